@@ -1,0 +1,1 @@
+//! Physical operators, one folder each.

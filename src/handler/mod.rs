@@ -1,0 +1,1 @@
+//! The transformation: SQL in a sandbox, or Rust code.

@@ -1,0 +1,13 @@
+//! Enriched tables for Apache DataFusion.
+#![deny(missing_docs)]
+
+pub mod env;
+pub mod error;
+pub mod exec;
+pub mod handler;
+pub mod plan;
+pub mod spec;
+pub mod store;
+pub mod table;
+
+pub use error::{Error, ErrorCode, ErrorKind, Result};

@@ -1,0 +1,1 @@
+//! How the operators compose into plans.

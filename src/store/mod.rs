@@ -1,0 +1,5 @@
+//! Durable state of one table on an object store.
+
+mod manifest;
+
+pub use manifest::*;

@@ -1,0 +1,1 @@
+//! What DataFusion sees: the table provider.
