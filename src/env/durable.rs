@@ -1,7 +1,4 @@
-//! A stand-in until the store helper lands it.
+//! Local disk (the durable store replaces this alias).
 
-use object_store::local::LocalFileSystem;
-
-/// placeholder
-#[derive(Debug)]
-pub struct DurableLocalStore(pub LocalFileSystem);
+/// The local disk.
+pub type DurableLocalStore = object_store::local::LocalFileSystem;
