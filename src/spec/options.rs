@@ -263,7 +263,7 @@ fn parse_compression(text: &str) -> Option<String> {
 }
 
 /// A duration such as `30 s`, `10 minutes`, `7 days`, `0`.
-pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let text = text.trim();
     if text == "0" {
         return Some(Duration::ZERO);
