@@ -7,6 +7,7 @@ pub mod exec;
 pub mod handler;
 pub mod plan;
 pub mod spec;
+pub mod sql;
 pub mod store;
 pub mod table;
 

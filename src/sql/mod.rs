@@ -1,0 +1,25 @@
+//! The statements: a parser in front of DataFusion's, the version clauses, and the one table of verbs.
+//!
+//! ```text
+//! text ─tokens─► one statement per `;` ─┬─ CREATE/ALTER/DROP INCREMENTAL, REFRESH, CALL … ─► Statement (ours)
+//!                                       └─ anything else ─► version clauses → table functions ─► DataFusion's parser
+//! ```
+//!
+//! Memory: a few times the text. Nothing here reads a table, a catalog or a store: parsing is pure, and what a
+//! statement means is decided by the text and the session's parser settings alone.
+
+mod as_of;
+mod ast;
+mod call;
+mod cursor;
+mod define;
+mod names;
+mod parser;
+mod refresh;
+mod source_text;
+pub mod verbs;
+
+pub use as_of::{VersionPoint, VersionReference};
+pub use ast::{AlterIncremental, Call, CreateIncremental, HandlerText, IncrementalChange, ParsedStatement, Refresh, RefreshTarget, Statement};
+pub use names::{parse_table_name, quote_identifier, quote_literal, quote_name};
+pub use parser::parse;
