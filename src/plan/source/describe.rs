@@ -123,7 +123,7 @@ impl Writer {
     async fn external(&self, name: TableName, listing: &ListingTable) -> Result<Option<ExternalTable>, DataFusionError> {
         let declared = match recorded(&self.state, listing) {
             Some(declared) => declared,
-            None => self.looks_declared(listing).await?,
+            None => self.looks_declared(listing).await,
         };
         let columns = declared.then(|| listing.schema().fields().iter().map(|f| f.as_ref().clone()).collect::<Vec<Field>>());
         let locations = listing.table_paths().iter().map(location).collect::<Option<Vec<_>>>();
@@ -134,11 +134,15 @@ impl Writer {
     }
 
     /// A guess for tables that were created without our factories: columns that are what the files say were inferred.
-    async fn looks_declared(&self, listing: &ListingTable) -> Result<bool, DataFusionError> {
+    async fn looks_declared(&self, listing: &ListingTable) -> bool {
+        // Where it infers the columns of a local folder, CREATE EXTERNAL TABLE narrows the folder to a pattern.
+        if listing.get_table_definition().is_some() && listing.table_paths().iter().any(|url| url.is_folder() && url.get_glob().is_none()) {
+            return true;
+        }
         match infer(&self.state, listing).await {
-            Ok(Some(now)) => Ok(!same_columns(&file_schema(listing), &now)),
-            Ok(None) => Ok(true),
-            Err(_) => Ok(true),
+            Ok(Some(now)) => !same_columns(&file_schema(listing), &now),
+            // Files that cannot say anything: keep what the table says.
+            Ok(None) | Err(_) => true,
         }
     }
 

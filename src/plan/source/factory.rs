@@ -18,9 +18,10 @@ use datafusion::logical_expr::CreateExternalTable;
 
 use super::statement::{ExternalTable, INFERRED};
 
-/// Wraps the factories of a session so that tables know how they were created. A factory that is wrapped already stays.
+/// Wraps the factories of a session so that tables know how they were created. A factory that is wrapped already stays,
+/// and so does that of incremental tables, which keep their own definition.
 pub fn record_definitions(factories: &mut HashMap<String, Arc<dyn TableProviderFactory>>) {
-    for factory in factories.values_mut() {
+    for (_, factory) in factories.iter_mut().filter(|(file_type, _)| !file_type.eq_ignore_ascii_case("INCREMENTAL")) {
         // Each wrapper says what it is in its Debug text, which is all that the trait lets us see of it.
         if !format!("{factory:?}").starts_with("RecordingFactory") {
             *factory = Arc::new(RecordingFactory { inner: Arc::clone(factory) });

@@ -41,22 +41,23 @@ pub struct ResolvedSource {
 /// `SOURCE_NOT_FOUND`; `SCHEMA_CHANGED` and `CAPTURE_FAILED` when it cannot be read as one table.
 pub async fn resolve(state: &SessionState, table: &str, spec: &SourceSpec) -> Result<ResolvedSource> {
     let overlay = Overlay::over(state.catalog_list());
-    let mut derived = with_catalogs(state, Arc::new(overlay.clone()))?;
-    let [catalog, schema, _] = &spec.name;
-    let options = derived.config_mut().options_mut();
-    // Names that a statement left short mean the source's own catalog and schema.
-    options.catalog.default_catalog.clone_from(catalog);
-    options.catalog.default_schema.clone_from(schema);
-    let reviver = Reviver { base: state, table, overlay: &overlay, state: &derived };
-    let provider = match find(overlay.base(), &spec.name).await.map_err(|e| reviver.failed(e, &spec.name))? {
+    let derived = with_catalogs(state, Arc::new(overlay.clone()))?;
+    let find_failed = |e| open_failed(e, table, &spec.name);
+    let provider = match find(overlay.base(), &spec.name).await.map_err(find_failed)? {
         Some(provider) => {
-            // A view's text means the user's defaults.
-            let state = with_catalogs(state, Arc::new(overlay.clone()))?;
-            let declared = declared(&state, spec);
-            let refresher = Refresher { state: &state, overlay: &overlay, table, declared };
+            let declared = declared(&derived, spec);
+            let refresher = Refresher { state: &derived, overlay: &overlay, table, declared };
             refresher.refresh(spec.name.clone(), provider).await?.provider
         }
-        None => reviver.revive(spec).await?,
+        None => {
+            let mut reviving = derived.clone();
+            let [catalog, schema, _] = &spec.name;
+            // Names that a statement leaves short mean the source's own catalog and schema.
+            let defaults = &mut reviving.config_mut().options_mut().catalog;
+            defaults.default_catalog.clone_from(catalog);
+            defaults.default_schema.clone_from(schema);
+            Reviver { base: state, table, overlay: &overlay, state: &reviving }.revive(spec).await?
+        }
     };
     let schema = provider.schema();
     Ok(ResolvedSource { state: derived, provider, schema, table: table.to_string() })
@@ -65,6 +66,14 @@ pub async fn resolve(state: &SessionState, table: &str, spec: &SourceSpec) -> Re
 /// Which of the stored statements declare their columns.
 fn declared(state: &SessionState, spec: &SourceSpec) -> HashMap<TableName, bool> {
     spec.statements.iter().filter_map(|text| created(state, &parse(state, text).ok()?)).collect()
+}
+
+fn open_failed(error: DataFusionError, table: &str, source: &TableName) -> Error {
+    let context = format!(
+        "table \"{table}\": source \"{}\" cannot be opened. Remedy: check its files, or create the source in this session",
+        display(source)
+    );
+    Error::from_datafusion(error, ErrorCode::CaptureFailed, context)
 }
 
 struct Reviver<'a> {
@@ -80,7 +89,7 @@ impl Reviver<'_> {
         let declared = declared(self.state, spec);
         let refresher = Refresher { state: self.state, overlay: self.overlay, table: self.table, declared };
         for text in &spec.statements {
-            let failed = |e| self.failed(e, &spec.name);
+            let failed = |e| open_failed(e, self.table, &spec.name);
             let statement = parse(self.state, text).map_err(failed)?;
             let name = created(self.state, &statement).map(|(name, _)| name).ok_or_else(|| self.foreign(text))?;
             let provider = match find(self.overlay.base(), &name).await.map_err(failed)? {
@@ -93,15 +102,6 @@ impl Reviver<'_> {
             let error = not_found(self.base, &spec.name);
             Error::new(error.code(), format!("table \"{}\": {}", self.table, error.message()))
         })
-    }
-
-    fn failed(&self, error: DataFusionError, source: &TableName) -> Error {
-        let context = format!(
-            "table \"{}\": source \"{}\" cannot be opened. Remedy: check its files, or create the source in this session",
-            self.table,
-            display(source)
-        );
-        Error::from_datafusion(error, ErrorCode::CaptureFailed, context)
     }
 
     fn foreign(&self, text: &str) -> Error {
