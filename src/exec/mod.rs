@@ -1,1 +1,4 @@
 //! Physical operators, one folder each.
+
+pub mod equality;
+pub mod keyed_diff;
