@@ -1,1 +1,8 @@
 //! Physical operators, one folder each.
+
+pub(crate) mod acting;
+pub mod capture_scan;
+pub mod compact;
+pub mod merge;
+pub mod publish;
+pub mod seal;
