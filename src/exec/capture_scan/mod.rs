@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::error::Result as DfResult;
+use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
@@ -104,7 +104,7 @@ impl ExecutionPlan for CaptureScanExec {
             verify_object(&incarnation, &object).await?;
             open_rows(&incarnation, &object, &wanted, batch_rows, None).await
         };
-        let rows = futures::stream::once(opened).try_flatten().map_err(Into::into);
+        let rows = futures::stream::once(opened).try_flatten().map_err(DataFusionError::from);
         let counted = rows.inspect_ok(move |batch: &arrow::array::RecordBatch| metrics.record_output(batch.num_rows()));
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, counted.boxed())))
     }

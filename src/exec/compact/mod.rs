@@ -17,7 +17,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::error::Result as DfResult;
+use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
@@ -137,7 +137,7 @@ impl ExecutionPlan for CompactExec {
             async move { reader.open(file).await }
         });
         let metrics = BaselineMetrics::new(&self.metrics, partition);
-        let rows = files.try_flatten().map_err(Into::into).inspect_ok(move |batch: &RecordBatch| metrics.record_output(batch.num_rows()));
+        let rows = files.try_flatten().map_err(DataFusionError::from).inspect_ok(move |batch: &RecordBatch| metrics.record_output(batch.num_rows()));
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows.boxed())))
     }
 

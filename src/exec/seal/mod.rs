@@ -68,7 +68,7 @@ impl SealExec {
         Arc::new(Schema::new(vec![Field::new("rows", DataType::UInt64, false)]))
     }
 
-    fn writer(&self) -> impl Fn(usize, &Arc<TaskContext>) -> Result<ChangesWriter> + Send + 'static {
+    fn writer(&self) -> impl Fn(usize, &Arc<TaskContext>) -> Result<ChangesWriter> + Send + Sync + 'static {
         let (incarnation, dir, config, schema) = (self.incarnation.clone(), self.dir.clone(), self.config, self.input.schema());
         let writers = self.input.output_partitioning().partition_count();
         move |partition, context| {

@@ -73,9 +73,10 @@ impl Aligned {
         self.rows
     }
 
-    /// Whether the file should end because of its number of row groups.
-    pub(super) fn is_full(&self) -> bool {
-        self.files.iter().any(|file| file.row_groups() >= MOST_ROW_GROUPS)
+    /// Whether the files should end because of their number of row groups.
+    pub(super) fn is_full(&self, budget: &Budget) -> bool {
+        let footers: usize = self.files.iter().map(ParquetFile::footer).sum();
+        footers > budget.limit / 2 || self.files.iter().any(|file| file.row_groups() >= MOST_ROW_GROUPS)
     }
 
     fn memory(&self) -> usize {
@@ -87,7 +88,7 @@ impl Aligned {
     pub(super) async fn write(&mut self, parts: &[RecordBatch], budget: &mut Budget) -> Result<usize> {
         let available = parts.iter().map(RecordBatch::num_rows).min().unwrap_or(0);
         let mut rows = available.min(PIECE_ROWS);
-        let mut relieved = false;
+        let mut relief = 0;
         loop {
             let needed: usize = parts.iter().map(|part| slice_bytes(part, rows)).sum();
             if needed > budget.limit && rows > 1 {
@@ -96,9 +97,9 @@ impl Aligned {
             }
             match budget.reserve(self.memory().saturating_add(needed)) {
                 Ok(()) => break,
-                Err(_) if !relieved => {
-                    self.relieve().await?;
-                    relieved = true;
+                Err(_) if relief < 2 => {
+                    relief += 1;
+                    self.relieve(relief == 2).await?;
                 }
                 Err(_) if rows > 1 => rows /= 2,
                 Err(error) => return Err(budget.exhausted(error)),
@@ -114,21 +115,33 @@ impl Aligned {
 
     /// Makes the reservation what is held now, and holds less when that is too much.
     async fn settle(&mut self, budget: &mut Budget) -> Result<()> {
-        if self.memory() > budget.limit {
-            for file in &mut self.files {
-                file.end_row_group().await?;
-            }
+        if self.files.iter().map(ParquetFile::in_progress).sum::<usize>() > budget.limit {
+            self.end_row_groups().await?;
         }
-        if budget.reserve(self.memory()).is_err() {
-            self.relieve().await?;
-            budget.reserve(self.memory()).map_err(|error| budget.exhausted(error))?;
+        for end_row_groups in [false, true] {
+            if budget.reserve(self.memory()).is_ok() {
+                return Ok(());
+            }
+            self.relieve(end_row_groups).await?;
+        }
+        budget.reserve(self.memory()).map_err(|error| budget.exhausted(error))
+    }
+
+    /// Gives memory back: first the uploads', then also the row groups'.
+    async fn relieve(&mut self, end_row_groups: bool) -> Result<()> {
+        if end_row_groups {
+            self.end_row_groups().await?;
+        }
+        for file in &mut self.files {
+            file.drain().await?;
         }
         Ok(())
     }
 
-    async fn relieve(&mut self) -> Result<()> {
+    /// Every file's row group ends at the same row.
+    async fn end_row_groups(&mut self) -> Result<()> {
         for file in &mut self.files {
-            file.relieve().await?;
+            file.end_row_group().await?;
         }
         Ok(())
     }

@@ -65,7 +65,7 @@ impl ChangesWriter {
             // The file stays ours also after an error, so that `abort` finds it.
             let files = self.open.insert(files);
             done += outcome?;
-            if files.rows() >= self.config.target_file_rows || files.is_full() {
+            if files.rows() >= self.config.target_file_rows || files.is_full(&self.budget) {
                 self.end().await?;
             }
         }

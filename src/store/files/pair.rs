@@ -146,7 +146,7 @@ impl PairWriter {
             let written = outcome?;
             floats.update(&data.slice(done, written));
             done += written;
-            if files.rows() >= self.spec.config.target_file_rows || files.is_full() {
+            if files.rows() >= self.spec.config.target_file_rows || files.is_full(&self.budget) {
                 self.end().await?;
             }
         }

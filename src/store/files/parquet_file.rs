@@ -58,8 +58,17 @@ impl ParquetFile {
 
     /// Bytes that are held.
     pub(super) fn memory(&self) -> usize {
-        let footer = self.writer.flushed_row_groups().len() * self.columns * FOOTER_BYTES_PER_COLUMN;
-        self.writer.memory_size() + footer + self.upload.as_ref().map_or(0, Upload::memory)
+        self.in_progress() + self.footer() + self.upload.as_ref().map_or(0, Upload::memory)
+    }
+
+    /// Bytes of the row group in progress.
+    pub(super) fn in_progress(&self) -> usize {
+        self.writer.memory_size()
+    }
+
+    /// Bytes of what the footer will say.
+    pub(super) fn footer(&self) -> usize {
+        self.row_groups() * self.columns * FOOTER_BYTES_PER_COLUMN
     }
 
     /// Row groups that ended.
@@ -80,11 +89,10 @@ impl ParquetFile {
         self.send().await
     }
 
-    /// Gives back as much memory as can be given back.
-    pub(super) async fn relieve(&mut self) -> Result<()> {
-        self.end_row_group().await?;
+    /// Gives back the upload's memory, as much as the store allows.
+    pub(super) async fn drain(&mut self) -> Result<()> {
         match &mut self.upload {
-            Some(upload) => upload.relieve().await,
+            Some(upload) => upload.drain().await,
             None => Ok(()),
         }
     }

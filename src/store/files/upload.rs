@@ -82,7 +82,7 @@ impl Upload {
     }
 
     /// Gives back as much memory as the store allows: waits for every part under way, and sends a small one if it may.
-    pub(super) async fn relieve(&mut self) -> Result<()> {
+    pub(super) async fn drain(&mut self) -> Result<()> {
         if self.any_size {
             self.send().await?;
         }
