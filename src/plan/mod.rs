@@ -1,1 +1,3 @@
 //! How the operators compose into plans.
+
+pub mod published_scan;
