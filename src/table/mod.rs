@@ -11,6 +11,8 @@ mod handle;
 mod pin;
 mod provider;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 
 pub use handle::TableHandle;
 pub use pin::PinRule;

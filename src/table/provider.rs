@@ -97,6 +97,14 @@ impl IncrementalTable {
         Ok(Some(Self { view: View::Statement { pin, planned }, constraints, ..self.clone() }))
     }
 
+    #[cfg(test)]
+    pub(super) fn pin(&self) -> Option<&Arc<StatementPin>> {
+        match &self.view {
+            View::Statement { pin, .. } => Some(pin),
+            View::Newest | View::Version(_) => None,
+        }
+    }
+
     async fn snapshot(&self, session: &dyn Session) -> Result<Arc<Snapshot>> {
         let (planned, trusts_key) = (self.schema(), self.constraints().is_some());
         let snapshot = match &self.view {

@@ -16,6 +16,8 @@ mod reader;
 mod snapshot;
 mod source;
 #[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
