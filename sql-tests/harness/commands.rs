@@ -101,7 +101,8 @@ impl Command {
     }
 
     async fn background(&self, db: &Db) -> Outcome {
-        let (name, sql) = self.rest.split_once(char::is_whitespace).ok_or_else(|| HarnessError::new("BACKGROUND takes a name and a statement"))?;
+        let (name, sql) =
+            self.rest.split_once(char::is_whitespace).ok_or_else(|| HarnessError::new("BACKGROUND takes a name and a statement"))?;
         let mut state = db.state.lock().await;
         let (host, sql) = (state.host.clone(), sql.to_string());
         let task = tokio::runtime::Handle::current().spawn(async move { query(&host, &sql, false).await });

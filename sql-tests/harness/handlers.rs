@@ -12,7 +12,7 @@ use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBat
 use arrow::compute::{cast, concat, concat_batches, filter_record_batch, not, take_record_batch};
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 use async_trait::async_trait;
-use datafusion_incremental::handler::{Handler, HandlerCall, HandlerError};
+use datafusion_incremental::handler::{Handler, HandlerCall, HandlerError, Value, closure_handler, row_handler};
 use tokio::sync::watch;
 
 /// Holds back the handler `gate` until a test file opens it.
@@ -108,13 +108,34 @@ const KINDS: &[(&str, Kind)] = &[
 
 /// The handlers, all of `version`. `fails_while_flagged` fails while the file `FAIL` is in `folder`.
 pub fn all(version: &str, folder: &Path, gate: &Arc<Gate>) -> BTreeMap<&'static str, Arc<dyn Handler>> {
-    KINDS
+    let mut handlers: BTreeMap<&'static str, Arc<dyn Handler>> = KINDS
         .iter()
         .map(|(name, kind)| {
             let handler = Subject { kind: *kind, version: version.to_string(), flag: folder.join("FAIL"), gate: Arc::clone(gate) };
             (*name, Arc::new(handler) as Arc<dyn Handler>)
         })
-        .collect()
+        .collect();
+    handlers.insert("rows", integers(version, DataType::Int64));
+    handlers.insert("narrow", integers(version, DataType::Int32));
+    handlers.insert("closure", closure(version));
+    handlers
+}
+
+/// Row by row: `v` as an integer of type `o`; what does not fit is an error.
+fn integers(version: &str, o: DataType) -> Arc<dyn Handler> {
+    let schema = Schema::new(vec![Field::new("id", DataType::Int64, false), Field::new("o", o, true)]);
+    row_handler(version, Arc::new(schema), |row| Ok(vec![row.value("id")?, row.i64("v")?.map_or(Value::Null, Value::Int)]))
+}
+
+/// An async closure over text: `v` followed by `?`.
+fn closure(version: &str) -> Arc<dyn Handler> {
+    let schema = Schema::new(vec![Field::new("id", DataType::Int64, false), Field::new("o", DataType::Utf8, true)]);
+    closure_handler(version, Arc::new(schema), |input: RecordBatch, _call| async move {
+        tokio::task::yield_now().await;
+        let asked: StringArray =
+            cast(input.column(1), &DataType::Utf8)?.as_string::<i32>().iter().map(|value| value.map(|value| format!("{value}?"))).collect();
+        Ok(vec![batch(vec![("id", Arc::clone(input.column(0))), ("o", Arc::new(asked))])?])
+    })
 }
 
 #[derive(Debug)]

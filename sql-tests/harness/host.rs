@@ -56,7 +56,7 @@ impl Host {
         let gate = Arc::new(Gate::default());
         let probes = Arc::new(Probes::default());
         for (name, handler) in handlers::all(&settings.handler_version, folder, &gate) {
-            session.handlers().register(name, handler);
+            session.handlers().register(name, handler).map_err(|e| HarnessError::of(&e))?;
         }
         functions::register(session.context(), &probes);
         Ok(Self { session: Arc::new(session), gate, probes })
