@@ -37,6 +37,7 @@ use crate::env::{Env, Location};
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::KeyHash;
 use crate::handler::HandlerRegistry;
+use crate::plan::source::record_definitions;
 use crate::run::{Host, RefreshRequest, refresh};
 use crate::spec::RunSummary;
 use crate::sql::{
@@ -134,7 +135,10 @@ impl IncrementalExt for SessionStateBuilder {
         }
         let mut planners = self.relation_planners().take().unwrap_or_default();
         planners.insert(0, Arc::new(VersionPlanner));
-        self.with_table_functions(functions)
+        let mut factories = self.table_factories().take().unwrap_or_default();
+        record_definitions(&mut factories);
+        self.with_table_factories(factories)
+            .with_table_functions(functions)
             .with_relation_planners(planners)
             .with_table_factory("INCREMENTAL".to_string(), Arc::new(IncrementalTableFactory))
             .with_analyzer_rule(Arc::new(PinRule))

@@ -124,7 +124,7 @@ pub async fn activate(host: &Host, table: &Arc<TableHandle>, if_revision: Option
 
 async fn append(table: &Arc<TableHandle>, log: &DefinitionLog, entry: DefinitionEntry) -> Result<()> {
     table.incarnation().append_definition(log, entry).await?;
-    table.forget_cached_version();
+    table.follow().await;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use crate::env::Location;
 use crate::error::{Error, ErrorCode, Result};
 use crate::run::Host;
 use crate::spec::Options;
-use crate::table::TableHandle;
+use crate::table::{TableHandle, shown_name};
 
 use super::{Existing, HandlerChoice, TableSpec, create};
 
@@ -91,7 +91,7 @@ impl IncrementalTableBuilder {
     /// # Errors
     /// As [`create`].
     pub async fn create_at(self, host: &Host, location: Location) -> Result<Arc<TableHandle>> {
-        let name = super::create::display_name(&self.name);
+        let name = shown_name(&self.name);
         let missing = |what: &str| Error::new(ErrorCode::DefinitionInvalid, format!("table {name:?} has no {what}. Remedy: name it"));
         let spec = TableSpec {
             source: self.source.ok_or_else(|| missing("source"))?,

@@ -10,7 +10,7 @@ use crate::plan::source::describe;
 use crate::run::Host;
 use crate::spec::{Definition, OptionKind, Options, Revision, check_same_types};
 use crate::store::{DefinitionEntry, DefinitionLog, Incarnation, TableState, TableStore};
-use crate::table::TableHandle;
+use crate::table::{TableHandle, shown_name};
 
 use super::analyze::{HandlerChoice, Parts, definition};
 
@@ -56,7 +56,7 @@ pub struct Created {
 /// # Errors
 /// `SOURCE_NOT_FOUND`, every refusal of the handler, `DEFINITION_MISMATCH`, `STORE_UNSAFE`, and the store's errors.
 pub async fn create(host: &Host, spec: &TableSpec, location: Location, existing: Existing) -> Result<Created> {
-    let name = display_name(&spec.name);
+    let name = shown_name(&spec.name);
     if spec.name.resolved_eq(&spec.source) {
         return Err(Error::new(
             ErrorCode::DefinitionInvalid,
@@ -78,7 +78,7 @@ pub async fn create(host: &Host, spec: &TableSpec, location: Location, existing:
     let incarnation = match store.state().await? {
         TableState::Absent | TableState::Purged(_) => {
             let incarnation = store.create(&stored_name).await?;
-            return first_revision(host, incarnation, &name, definition, operational).await;
+            return first_revision(host, incarnation, &spec.name, definition, operational).await;
         }
         TableState::Dropped(_) => store.revive().await?,
         TableState::Live(_) => open(&store, &name).await?,
@@ -86,10 +86,10 @@ pub async fn create(host: &Host, spec: &TableSpec, location: Location, existing:
     let log = incarnation.definitions().await?;
     if log.newest().is_none() {
         // The process that created it died before its first revision.
-        return first_revision(host, incarnation, &name, definition, operational).await;
+        return first_revision(host, incarnation, &spec.name, definition, operational).await;
     }
     let saved = reconcile(host, &incarnation, log, (&name, definition, operational), existing).await?;
-    let handle = TableHandle::open(incarnation, &name).await?;
+    let handle = TableHandle::from_incarnation(incarnation, spec.name.clone()).await?;
     Ok(Created { handle, attached: true, saved })
 }
 
@@ -99,16 +99,8 @@ pub async fn create(host: &Host, spec: &TableSpec, location: Location, existing:
 /// `TABLE_NOT_FOUND` when the location holds none.
 pub async fn attach(host: &Host, name: &TableReference, location: Location) -> Result<Arc<TableHandle>> {
     let store = TableStore::new(host.env.clone(), location);
-    let incarnation = open(&store, &display_name(name)).await?;
-    TableHandle::open(incarnation, &display_name(name)).await
-}
-
-/// The name as messages show it: without the default catalog and schema.
-pub(crate) fn display_name(name: &TableReference) -> String {
-    match name {
-        TableReference::Bare { table } => table.to_string(),
-        other => other.to_string(),
-    }
+    let incarnation = open(&store, &shown_name(name)).await?;
+    TableHandle::from_incarnation(incarnation, name.clone()).await
 }
 
 async fn open(store: &TableStore, name: &str) -> Result<Incarnation> {
@@ -120,12 +112,12 @@ async fn open(store: &TableStore, name: &str) -> Result<Incarnation> {
     })
 }
 
-async fn first_revision(host: &Host, incarnation: Incarnation, name: &str, definition: Definition, options: Options) -> Result<Created> {
+async fn first_revision(host: &Host, incarnation: Incarnation, name: &TableReference, definition: Definition, options: Options) -> Result<Created> {
     let log = incarnation.definitions().await?;
     let revision = Revision { number: 1, digest: definition.digest(), saved_at: host.env.clock.now_micros(), definition };
     let options = (!options.is_empty()).then_some(options);
     incarnation.append_definition(&log, DefinitionEntry::Save { revision: Box::new(revision), activate: true, options }).await?;
-    let handle = TableHandle::open(incarnation, name).await?;
+    let handle = TableHandle::from_incarnation(incarnation, name.clone()).await?;
     Ok(Created { handle, attached: false, saved: Some(1) })
 }
 

@@ -84,7 +84,7 @@ async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<(Strin
     let version = snapshot.version.unwrap_or_default();
     let pinned = (snapshot.incarnation.id().to_string(), version);
     source.schema = Arc::clone(&snapshot.output_schema);
-    source.provider = Arc::new(IncrementalTable::pinned(Arc::clone(handle), snapshot));
+    source.provider = Arc::new(IncrementalTable::at(Arc::clone(handle), snapshot));
     Ok((source, Some(pinned)))
 }
 
@@ -128,7 +128,7 @@ impl CaptureContext {
     /// Checks that source and base stood still, then seals `capture` (which gets the dead rows), or adopts the seal
     /// that another attempt of this run made first.
     pub async fn seal(&self, capture: impl FnOnce(Vec<DeadRows>) -> Capture + Send) -> Result<Seal> {
-        same_identity(self.attempt.name(), &self.before, &self.source.identity().await?)?;
+        same_identity(&self.before, &self.source.identity().await?)?;
         self.attempt.check_base_is_newest().await?;
         let dead = self.write_dead_rows().await?;
         let seal = self.describe(capture(dead)).await?;
@@ -140,7 +140,7 @@ impl CaptureContext {
 
     /// What the seal would say, for a run that stores nothing.
     pub async fn unsealed(&self) -> Result<Seal> {
-        same_identity(self.attempt.name(), &self.before, &self.source.identity().await?)?;
+        same_identity(&self.before, &self.source.identity().await?)?;
         self.describe(Capture::Input { changes: vec![], dead: vec![] }).await
     }
 

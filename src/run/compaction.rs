@@ -12,9 +12,10 @@ use datafusion::physical_plan::{ExecutionPlan, collect};
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::compact::CompactExec;
-use crate::exec::merge::{MergeExec, read_files};
+use crate::exec::merge::{MergeExec, decode_file_list};
 use crate::spec::{OperationalOptions, RunId, RunState, RunSummary};
-use crate::store::{DataFile, PairSpec, VersionKind, WriterConfig};
+use crate::store::files::{PairSpec, WriterConfig};
+use crate::store::{DataFile, VersionKind};
 use crate::table::TableHandle;
 
 use super::attempt::{Attempt, Base, newest_base};
@@ -37,7 +38,7 @@ pub async fn compact(host: &Host, table: &Arc<TableHandle>) -> Result<Option<Run
     if let Err(error) = lease.release().await {
         log::warn!("a lease was not released and will expire: {error}");
     }
-    table.forget_cached_version();
+    table.follow().await;
     result
 }
 
@@ -117,5 +118,7 @@ async fn write_live_rows(attempt: &Attempt, base: &Base, chosen: &[DataFile]) ->
     let plan: Arc<dyn ExecutionPlan> = Arc::new(MergeExec::new(Arc::new(rows), Arc::new(pairs)));
     let context = format!("table {:?}: compaction failed; the published rows are what they were. Cause", attempt.name());
     let batches = collect(plan, attempt.host.state.task_ctx()).await;
-    read_files(&batches.map_err(|e| Error::from_datafusion(e, ErrorCode::StoreFailed, context))?)
+    let batches = batches.map_err(|e| Error::from_datafusion(e, ErrorCode::StoreFailed, context))?;
+    let lists = batches.iter().map(decode_file_list).collect::<Result<Vec<_>>>()?;
+    Ok(lists.into_iter().flatten().collect())
 }

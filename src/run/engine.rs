@@ -28,7 +28,7 @@ pub async fn refresh(host: &Host, table: &Arc<TableHandle>, request: RefreshRequ
     };
     let result = Box::pin(admitted(host, table, &request, &run)).await;
     host.report(table.name(), Phase::Done);
-    table.forget_cached_version();
+    table.follow().await;
     result.unwrap_or_else(|error| refused(run.as_str(), &request, error))
 }
 

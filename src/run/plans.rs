@@ -27,7 +27,8 @@ use crate::exec::seal::{SealExec, SealSink};
 use crate::exec::unique_key::UniqueKeyExec;
 use crate::handler::{BoundHandler, HandlerCall};
 use crate::spec::HandlerSpec;
-use crate::store::{ObjectRef, PairSpec, WriterConfig};
+use crate::store::ObjectRef;
+use crate::store::files::{PairSpec, WriterConfig};
 
 use super::attempt::Attempt;
 

@@ -14,7 +14,8 @@ use roaring::RoaringTreemap;
 use crate::error::{Error, Result};
 use crate::exec::publish::PublishSink;
 use crate::spec::{RunMode, RunReason, RunState, RunSummary};
-use crate::store::{Capture, DataFile, DeadRows, Seal, VersionKind, apply_dead, deletion_vector};
+use crate::store::dead::apply_dead;
+use crate::store::{Capture, DataFile, DeadRows, Seal, VersionKind, deletion_vector};
 
 use super::Phase;
 use super::attempt::Attempt;

@@ -23,7 +23,7 @@ pub async fn rollback(host: &Host, table: &Arc<TableHandle>, version: u64) -> Re
     if let Err(error) = lease.release().await {
         log::warn!("a lease was not released and will expire: {error}");
     }
-    table.forget_cached_version();
+    table.follow().await;
     result
 }
 
@@ -33,7 +33,7 @@ async fn leased(mut attempt: Attempt, version: u64) -> Result<RunSummary> {
     let slot = attempt.incarnation.slot(version).await?.ok_or_else(|| not_found(attempt.name(), version))?;
     let manifest = attempt.incarnation.manifest(&slot).await?;
     let files = attempt.incarnation.files(&manifest).await?;
-    attempt.table.check_files(&files).await?;
+    attempt.table.at_version(version).await?;
     let revision = attempt.definitions.revision(manifest.revision).cloned();
     attempt.revision = Arc::new(revision.ok_or_else(|| Error::internal(format!("version {version} names an unknown revision")))?);
     let mut source = attempt.incarnation.source_state(&manifest).await?;

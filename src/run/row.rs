@@ -21,7 +21,8 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::exec::keyed_diff::{FP_HI, FP_LO};
 use crate::plan::source::resolve;
 use crate::spec::{Definition, RunMode, RunState};
-use crate::store::{DataFile, INDEX_VERSION, index_schema};
+use crate::store::DataFile;
+use crate::store::files::{VERSION, index_schema};
 use crate::table::{IncrementalTable, Snapshot, TableHandle};
 
 use super::attempt::Attempt;
@@ -63,7 +64,7 @@ pub async fn explain_row(host: &Host, table: &Arc<TableHandle>, key: &[ScalarVal
     let definition = attempt.definition();
     let predicate = key_predicate(&attempt, key)?;
 
-    let published = IncrementalTable::pinned(Arc::clone(table), Arc::clone(&snapshot));
+    let published = IncrementalTable::at(Arc::clone(table), Arc::clone(&snapshot));
     let row = one_row(host, &attempt, Arc::new(published), &predicate).await?;
     let origin = match &row {
         Some(_) => origin(host, &attempt, &snapshot, &predicate).await?,
@@ -118,13 +119,14 @@ async fn origin(host: &Host, attempt: &Attempt, snapshot: &Snapshot, predicate: 
     let index = Snapshot {
         output_schema: index_schema(&key_fields),
         files: Arc::new(snapshot.files.iter().map(|file| DataFile { data: file.index.clone(), ..file.clone() }).collect()),
+        cache: Default::default(),
         ..snapshot.clone()
     };
-    let provider = IncrementalTable::pinned(Arc::clone(&attempt.table), Arc::new(index));
+    let provider = IncrementalTable::at(Arc::clone(&attempt.table), Arc::new(index));
     let Some(row) = one_row(host, attempt, Arc::new(provider), predicate).await? else { return Ok(Origin::default()) };
     let number = |name: &str| row.column_by_name(name).and_then(|c| c.as_any().downcast_ref::<Int64Array>().map(|c| c.value(0)));
     let mut origin = Origin { fingerprint: number(FP_HI).zip(number(FP_LO)), ..Origin::default() };
-    origin.version = number(INDEX_VERSION).and_then(|v| u64::try_from(v).ok());
+    origin.version = number(VERSION).and_then(|v| u64::try_from(v).ok());
     if let Some(slot) = attempt.incarnation.slot(origin.version.unwrap_or_default()).await? {
         origin.run = Some(slot.run.as_str().to_string());
         // A vacuumed version has no manifest any more; its run is still known.

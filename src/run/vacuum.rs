@@ -44,7 +44,7 @@ pub async fn vacuum(host: &Host, table: &Arc<TableHandle>, request: VacuumReques
     if let Err(error) = lease.release().await {
         log::warn!("a lease was not released and will expire: {error}");
     }
-    table.forget_cached_version();
+    table.follow().await;
     result
 }
 

@@ -13,13 +13,27 @@ mod ast;
 mod call;
 mod cursor;
 mod define;
+mod execute;
+mod extension;
+mod factory;
+mod functions;
 mod names;
 mod parser;
 mod refresh;
+mod resolve;
 mod source_text;
+mod trial;
 pub mod verbs;
+mod version_planner;
 
 pub use as_of::{VersionPoint, VersionReference};
 pub use ast::{AlterIncremental, Call, CreateIncremental, HandlerText, IncrementalChange, ParsedStatement, Refresh, RefreshTarget, Statement};
 pub use names::{parse_table_name, quote_identifier, quote_literal, quote_name};
 pub use parser::parse;
+
+pub use execute::{StatementResult, execute};
+pub use extension::{Extension, IncrementalConfig, ProgressListener};
+pub use factory::IncrementalTableFactory;
+pub use functions::VerbFunction;
+pub use resolve::{Found, all_tables, find, incremental_table};
+pub use version_planner::VersionPlanner;

@@ -128,13 +128,13 @@ impl IncrementalTable {
             ErrorCode::SchemaChanged,
             format!(
                 "table {:?}: its published columns changed since the statement was planned: {what}. Remedy: run the statement again; prepare it again if it was prepared, and create a view over the table again",
-                self.handle.name().table()
+                self.handle.name()
             ),
         )
     }
 
     fn read_only(&self, what: &str) -> DataFusionError {
-        let table = self.handle.name().table();
+        let table = self.handle.name();
         Error::new(
             ErrorCode::ReadOnly,
             format!("table {table:?}: {what} is not possible, its rows follow from its source. Remedy: change the source, then run REFRESH {table}"),

@@ -107,7 +107,7 @@ async fn create(ctx: &SessionContext, state: &SessionState, statement: CreateInc
     let existing = if statement.or_alter { Existing::Alter } else { Existing::Attach };
     let created = define::create(&extension.host(state), &spec, location, existing).await?;
     match found {
-        Found::Incremental(handle) => handle.forget_cached_version(),
+        Found::Incremental(handle) => handle.follow().await,
         _ => {
             ctx.register_table(statement.name, Arc::new(IncrementalTable::new(created.handle))).map_err(failed)?;
         }

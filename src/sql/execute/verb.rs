@@ -101,7 +101,7 @@ async fn table_verb(state: &SessionState, verb: &VerbSpec, table: Arc<TableHandl
             return Ok(Outcome::Table(Arc::new(TrialTable::try_new(&host, table, text).await?)));
         }
     };
-    Ok(Outcome::Table(Arc::new(IncrementalTable::pinned(table, snapshot))))
+    Ok(Outcome::Table(Arc::new(IncrementalTable::at(table, snapshot))))
 }
 
 /// Microseconds since 1970 of a timestamp's text; without a zone it is UTC.

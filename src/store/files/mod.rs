@@ -22,7 +22,7 @@ mod upload;
 pub(crate) use aligned::share_of;
 pub use bounds::{decode_range, encode_range};
 pub use changes::ChangesWriter;
-pub use pair::{PairSpec, PairWriter};
+pub use pair::{PairSpec, PairWriter, index_schema};
 pub use properties::WriterConfig;
 pub use read::{open_rows, verify_object};
 

@@ -23,6 +23,16 @@ use crate::error::{Error, Result};
 use crate::spec::VersionNumber;
 use crate::store::{DataFile, Incarnation};
 
+/// The columns of an index file whose key columns are `key`.
+pub fn index_schema(key: &[Field]) -> SchemaRef {
+    let mut fields = key.to_vec();
+    fields.push(Field::new(FP_HI, DataType::Int64, false));
+    fields.push(Field::new(FP_LO, DataType::Int64, false));
+    fields.push(Field::new(SRC, DataType::Int32, false));
+    fields.push(Field::new(VERSION, DataType::Int64, false));
+    Arc::new(Schema::new(fields))
+}
+
 /// What a run's new files have in common.
 #[derive(Debug, Clone)]
 pub struct PairSpec {
@@ -51,11 +61,7 @@ impl PairSpec {
             let field = self.output_schema.field_with_name(name).map_err(|_| self.lost(name))?;
             fields.push(Field::new(name, field.data_type().clone(), field.is_nullable()));
         }
-        fields.push(Field::new(FP_HI, DataType::Int64, false));
-        fields.push(Field::new(FP_LO, DataType::Int64, false));
-        fields.push(Field::new(SRC, DataType::Int32, false));
-        fields.push(Field::new(VERSION, DataType::Int64, false));
-        Ok(Arc::new(Schema::new(fields)))
+        Ok(index_schema(&fields))
     }
 
     fn lost(&self, column: &str) -> Error {
