@@ -91,10 +91,10 @@ impl Writer {
             if let Some(listing) = provider.downcast_ref::<ListingTable>() {
                 let table = self.external(name, listing).await?;
                 self.statements.extend(table.and_then(|t| t.to_sql()));
-            } else if provider.table_type() == TableType::View {
-                if let Some(definition) = provider.get_table_definition() {
-                    self.view(name, definition).await?;
-                }
+            } else if provider.table_type() == TableType::View
+                && let Some(definition) = provider.get_table_definition()
+            {
+                self.view(name, definition).await?;
             }
             Ok(())
         }

@@ -23,12 +23,15 @@ pub fn capture_state(state: &SessionState) -> Result<SessionState> {
 pub(super) fn with_catalogs(state: &SessionState, catalogs: Arc<dyn CatalogProviderList>) -> Result<SessionState> {
     let runtime = fresh_runtime(state.runtime_env())?;
     let config = state.config().clone().with_create_default_catalog_and_schema(false);
-    Ok(SessionStateBuilder::new_from_existing(state.clone())
+    let mut derived = SessionStateBuilder::new_from_existing(state.clone())
         .with_runtime_env(runtime)
         .with_catalog_list(catalogs)
         // Else the builder would put a new, empty default catalog over the user's.
         .with_config(config)
-        .build())
+        .build();
+    // `now()` in a source view means the time of this capture, also when a host keeps one state for many runs.
+    derived.mark_start_execution();
+    Ok(derived)
 }
 
 fn fresh_runtime(runtime: &RuntimeEnv) -> Result<Arc<RuntimeEnv>> {

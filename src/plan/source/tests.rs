@@ -319,3 +319,14 @@ async fn streams_and_unknown_names_are_refused() {
     assert_eq!(error.code(), ErrorCode::SourceNotFound);
     assert!(error.message().contains("datafusion.public.stream"), "{error}");
 }
+
+#[tokio::test]
+async fn a_capture_shares_memory_and_disk_but_no_cache() {
+    let ctx = session();
+    let (own, derived) = (ctx.runtime_env(), capture_state(&ctx.state()).unwrap());
+    let runtime = derived.runtime_env();
+    assert!(Arc::ptr_eq(&own.memory_pool, &runtime.memory_pool) && Arc::ptr_eq(&own.disk_manager, &runtime.disk_manager));
+    assert!(runtime.cache_manager.get_list_files_cache().is_none());
+    assert!(!Arc::ptr_eq(&own.cache_manager.get_file_metadata_cache(), &runtime.cache_manager.get_file_metadata_cache()));
+    assert!(own.cache_manager.get_list_files_cache().is_some(), "the user's own caches stay");
+}

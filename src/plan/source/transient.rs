@@ -39,14 +39,7 @@ pub fn is_transient(error: &DataFusionError) -> bool {
     if Error::find(error).is_some() {
         return false;
     }
-    let mut current: Option<&(dyn StdError + 'static)> = Some(error);
-    while let Some(e) = current {
-        if let Some(verdict) = judge(e) {
-            return verdict;
-        }
-        current = e.source();
-    }
-    false
+    causes(error).into_iter().find_map(judge).unwrap_or(false)
 }
 
 /// `None`: this error says nothing, its cause may.
@@ -60,19 +53,27 @@ fn judge(error: &(dyn StdError + 'static)) -> Option<bool> {
     }
 }
 
-fn is_busy(error: &(dyn StdError + 'static)) -> bool {
+/// The error and its causes, outermost first.
+fn causes<'a>(error: &'a (dyn StdError + 'static)) -> Vec<&'a (dyn StdError + 'static)> {
+    let mut found = Vec::new();
     let mut current = Some(error);
     while let Some(e) = current {
-        if let Some(io) = e.downcast_ref::<io::Error>() {
-            return is_transient_io(io);
-        }
-        let text = e.to_string().to_ascii_lowercase();
-        if BUSY.iter().any(|part| text.contains(part)) {
-            return true;
-        }
+        found.push(e);
         current = e.source();
     }
-    false
+    found
+}
+
+fn is_busy(error: &(dyn StdError + 'static)) -> bool {
+    let chain = causes(error);
+    // The operating system knows better than a text, which may name a file "500.csv".
+    if let Some(io) = chain.iter().find_map(|e| e.downcast_ref::<io::Error>()) {
+        return is_transient_io(io);
+    }
+    chain.iter().any(|e| {
+        let text = e.to_string().to_ascii_lowercase();
+        BUSY.iter().any(|part| text.contains(part))
+    })
 }
 
 fn is_transient_io(error: &io::Error) -> bool {
@@ -115,6 +116,9 @@ mod tests {
     fn data_errors_and_own_errors_are_not() {
         let missing = object_store::Error::NotFound { path: "timeout.csv".into(), source: "timeout".into() };
         assert!(!is_transient(&DataFusionError::ObjectStore(Box::new(missing))));
+        let denied = io::Error::new(io::ErrorKind::PermissionDenied, "500.csv");
+        let denied = object_store::Error::Generic { store: "LocalFileSystem", source: Box::new(denied) };
+        assert!(!is_transient(&DataFusionError::ObjectStore(Box::new(denied))));
         assert!(!is_transient(&DataFusionError::from(arrow::error::ArrowError::ParseError("timeout".into()))));
         assert!(!is_transient(&Error::new(ErrorCode::StoreFailed, "timed out").into()));
         assert!(!is_transient(&DataFusionError::Execution("timed out".into())));
