@@ -19,12 +19,13 @@ use super::snapshot;
 use crate::env::{Env, Location};
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::{Revision, RunId, VersionNumber};
-use crate::store::{Incarnation, Slot, TableStore};
+use crate::store::{Incarnation, Manifest, Slot, TableStore};
 
 /// A table. Shared: cheap to clone as `Arc`.
 #[derive(Debug)]
 pub struct TableHandle {
     name: TableReference,
+    shown: String,
     incarnation: Incarnation,
     cached: RwLock<Cached>,
     pub(super) recent: Mutex<RecentPins>,
@@ -50,7 +51,10 @@ impl TableHandle {
             Some(incarnation) => Self::from_incarnation(incarnation, name).await,
             None => Err(Error::new(
                 ErrorCode::TableNotFound,
-                format!("table {:?}: {shown:?} holds no incremental table. Remedy: CREATE INCREMENTAL TABLE, or give the location of one", name.table()),
+                format!(
+                    "table {:?}: {shown:?} holds no incremental table. Remedy: CREATE INCREMENTAL TABLE, or give the location of one",
+                    shown_name(&name)
+                ),
             )),
         }
     }
@@ -61,13 +65,19 @@ impl TableHandle {
     /// What reading the newest version and the definition may fail with.
     pub async fn from_incarnation(incarnation: Incarnation, name: TableReference) -> Result<Arc<Self>> {
         let cached = Cached { schema: Arc::new(Schema::empty()), key: vec![], verify: false, newest: None };
-        let handle = Self { name, incarnation, cached: RwLock::new(cached), recent: Mutex::default() };
+        let shown = shown_name(&name);
+        let handle = Self { name, shown, incarnation, cached: RwLock::new(cached), recent: Mutex::default() };
         handle.refresh().await?;
         Ok(Arc::new(handle))
     }
 
+    /// What messages call the table: its name without the default catalog and schema.
+    pub fn name(&self) -> &str {
+        &self.shown
+    }
+
     /// What the session calls the table.
-    pub fn name(&self) -> &TableReference {
+    pub fn reference(&self) -> &TableReference {
         &self.name
     }
 
@@ -115,7 +125,7 @@ impl TableHandle {
     pub async fn refresh(&self) -> Result<()> {
         self.recent.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clear();
         let log = self.incarnation.definitions().await?;
-        let verify = log.options.operational(self.name.table())?.verify_always;
+        let verify = log.options.operational(self.name())?.verify_always;
         self.update(|cached| {
             if cached.verify != verify {
                 cached.newest = None;
@@ -126,6 +136,24 @@ impl TableHandle {
             self.follow_revision(log.active().or_else(|| log.newest()));
         }
         Ok(())
+    }
+
+    /// The manifest of the newest version; `None` before the first publish.
+    ///
+    /// # Errors
+    /// As [`Self::newest`].
+    pub async fn newest_manifest(&self) -> Result<Option<Arc<Manifest>>> {
+        match self.incarnation.newest_version().await? {
+            Some(slot) => Ok(Some(self.incarnation.manifest(&slot).await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// [`Self::refresh`] after something was changed: when it fails now, the next statement meets the error itself.
+    pub async fn follow(&self) {
+        if let Err(error) = self.refresh().await {
+            log::warn!("table {:?}: its newest version could not be read: {error}", self.name());
+        }
     }
 
     /// Before the first publish, planning goes by the revision that will publish.
@@ -155,7 +183,7 @@ impl TableHandle {
             }
         }
         let log = self.incarnation.definitions().await?;
-        let verify = log.options.operational(self.name.table())?.verify_always;
+        let verify = log.options.operational(self.name())?.verify_always;
         let snapshot = Arc::new(snapshot::load(&self.incarnation, &slot, verify).await?);
         self.update(|cached| {
             let known = cached.newest.as_ref().and_then(|(_, known)| known.version);
@@ -179,7 +207,7 @@ impl TableHandle {
             }
             _ => Err(Error::new(
                 ErrorCode::TableNotFound,
-                format!("table {:?}: it was dropped since this session opened it. Remedy: open or create it again", self.name.table()),
+                format!("table {:?}: it was dropped since this session opened it. Remedy: open or create it again", self.name()),
             )),
         }
     }
@@ -211,12 +239,12 @@ impl TableHandle {
     }
 
     fn no_version(&self, what: &str, remedy: &str) -> Error {
-        Error::new(ErrorCode::VersionNotFound, format!("table {:?}: there is no {what}. Remedy: {remedy}", self.name.table()))
+        Error::new(ErrorCode::VersionNotFound, format!("table {:?}: there is no {what}. Remedy: {remedy}", self.name()))
     }
 
     /// The error for reading a table that has no version yet.
     pub fn not_published(&self) -> Error {
-        let table = self.name.table();
+        let table = self.name();
         Error::new(ErrorCode::NotPublished, format!("table {table:?}: it has no published version yet. Remedy: run REFRESH {table}"))
     }
 
@@ -283,10 +311,12 @@ impl TableHandle {
     }
 
     fn no_output(&self, run: &RunId) -> Error {
-        let table = self.name.table();
+        let table = self.name();
         Error::new(
             ErrorCode::RunNotFound,
-            format!("table {table:?}: no run {run} has an output. Remedy: look at incremental_runs('{table}') for completed and published runs"),
+            format!(
+                "table {table:?}: no run {run} has an output. Remedy: look at incremental_runs('{table}') for completed and published runs"
+            ),
         )
     }
 
@@ -296,5 +326,13 @@ impl TableHandle {
         let Some(started) = session.execution_props().query_execution_start_time else { return Arc::default() };
         let now = self.store().env().clock.elapsed();
         self.recent.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pin(session.session_id(), started, now)
+    }
+}
+
+/// A name as messages show it: without the default catalog and schema.
+pub(crate) fn shown_name(name: &TableReference) -> String {
+    match name {
+        TableReference::Bare { table } => table.to_string(),
+        other => other.to_string(),
     }
 }

@@ -15,6 +15,7 @@ mod snapshot;
 mod tests;
 
 pub use handle::TableHandle;
+pub(crate) use handle::shown_name;
 pub use pin::PinRule;
 pub use provider::IncrementalTable;
 pub use snapshot::Snapshot;
