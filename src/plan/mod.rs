@@ -1,3 +1,4 @@
 //! How the operators compose into plans.
 
+pub mod source;
 pub mod published_scan;

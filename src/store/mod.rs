@@ -16,6 +16,8 @@ mod commit;
 mod definitions;
 pub mod deletion_vector;
 mod envelope;
+pub mod dead;
+pub mod files;
 mod incarnation;
 mod lease;
 mod log;

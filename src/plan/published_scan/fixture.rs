@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 use crate::env::{Env, Location};
 use crate::spec::{Definition, HandlerSpec, Options, Revision, RunId, RunMode, RunState, RunSummary, SemanticOptions, SourceSpec};
+use crate::store::files::encode_range;
 use crate::store::{
     ColumnBounds, CommitOutcome, DataFile, DefinitionEntry, DeletionVectorRef, Incarnation, Manifest, ObjectRef, TableStore, VersionDelta,
     VersionKind, deletion_vector,
@@ -145,28 +146,11 @@ impl Fixture {
 
 /// Bounds of columns that ascend; the fixture's integers do, its texts get their null count only.
 fn bounds(batch: &RecordBatch) -> BTreeMap<String, ColumnBounds> {
-    let one = |column: &ArrayRef, row: usize| ScalarValue::try_from_array(column, row).unwrap().to_array().unwrap();
-    let range = |column: &ArrayRef| {
-        let batch = RecordBatch::try_from_iter([("min", one(column, 0)), ("max", one(column, column.len() - 1))]).unwrap();
-        let mut writer = arrow::ipc::writer::StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
-        writer.write(&batch).unwrap();
-        base64(&writer.into_inner().unwrap())
-    };
-    let bounds = |column: &ArrayRef| ColumnBounds {
-        nulls: Some(column.null_count() as u64),
-        range: column.data_type().is_integer().then(|| range(column)),
+    let value = |column: &ArrayRef, row: usize| ScalarValue::try_from_array(column, row).unwrap();
+    let bounds = |column: &ArrayRef| {
+        let range = || encode_range(&value(column, 0), &value(column, column.len() - 1)).unwrap();
+        let range = column.data_type().is_integer().then(range);
+        ColumnBounds { nulls: Some(column.null_count() as u64), range }
     };
     batch.schema().fields().iter().zip(batch.columns()).map(|(f, c)| (f.name().clone(), bounds(c))).collect()
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let group = chunk.iter().fold(0_u32, |group, byte| group << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
-        for symbol in 0..=chunk.len() {
-            text.push(char::from(ALPHABET[(group >> (18 - 6 * symbol) & 63) as usize]));
-        }
-    }
-    text
 }

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Runs every test of the repository, on a bare Debian machine with Rust.
+#
+#   sql-tests/run.sh            everything
+#   sql-tests/run.sh sql model  only these groups
+#
+# Groups: format lint doc unit sql model other quickstart. One profile and one set of features serve them all, so that
+# dependencies are compiled once (clippy adds a check pass). Every group runs even when an earlier one failed; the end
+# shows the minutes of each and the exit status is 1 when one failed.
+# MODEL_HISTORIES (1000) sets how many random histories the model test runs, for each of its two key hashes.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}" CARGO_TERM_PROGRESS_WHEN=never
+target="${CARGO_TARGET_DIR:-$PWD/target}"
+scratch="$(mktemp -d)"
+trap 'rm -rf "$scratch"' EXIT
+
+# A C compiler is all that the dependencies need beside Rust (zstd, lzma and BLAKE3 bring their own C code).
+set_up() {
+    if ! command -v cc >/dev/null 2>&1; then
+        local as_root=""
+        [ "$(id -u)" = 0 ] || as_root="sudo"
+        $as_root apt-get update -qq && DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends gcc libc6-dev
+    fi || { echo "no C compiler, and it could not be installed: apt-get install gcc libc6-dev"; return 1; }
+    if ! command -v cargo >/dev/null 2>&1 && [ -f "$HOME/.cargo/env" ]; then . "$HOME/.cargo/env"; fi
+    command -v cargo >/dev/null 2>&1 || { echo "cargo was not found: install Rust 1.94 or later from https://rustup.rs"; return 1; }
+    cargo --version
+    local component
+    for component in fmt clippy; do
+        cargo "$component" --version >/dev/null 2>&1 || rustup component add "$(echo "$component" | sed s/^fmt$/rustfmt/)" || return 1
+    done
+    cargo fetch --locked
+}
+
+names=() minutes=() results=()
+failed=0
+group() {
+    local name="$1" start status=0
+    shift
+    if [ ${#wanted[@]} -gt 0 ] && [[ " ${wanted[*]} " != *" $name "* ]]; then return; fi
+    echo
+    echo "=== $name"
+    start=$(date +%s)
+    "$@" || status=$?
+    names+=("$name") minutes+=("$(awk "BEGIN { printf \"%.1f\", ($(date +%s) - $start) / 60 }")")
+    if [ $status = 0 ]; then results+=(ok); else results+=(FAILED) failed=1; fi
+}
+
+cargo_test() { cargo test --locked --features cli "$@"; }
+
+# Every other integration test that Cargo.toml names.
+other_tests() {
+    local name status=0
+    for name in $(awk '/^\[\[/ { test = ($0 == "[[test]]") } test && /^name *=/ { gsub(/^name *= *"|"$/, ""); print }' Cargo.toml); do
+        case "$name" in sql | model) continue ;; esac
+        cargo_test --test "$name" || status=1
+    done
+    cargo build --locked --features cli --examples || status=1
+    return $status
+}
+
+# The README's first command with the test profile, twice over the same warehouse and once over a fresh one.
+quickstart() {
+    cargo build --locked --features cli --bins || return 1
+    local binary="$target/debug/incremental-cli" root="$scratch/warehouse" again
+    [ -x "$binary" ] || binary="$target/debug/incremental"
+    for again in first second; do
+        "$binary" --root "$root" -f examples/quickstart.sql >"$scratch/$again.txt" || { cat "$scratch/$again.txt"; return 1; }
+    done
+    cat "$scratch/first.txt"
+    "$binary" --root "$scratch/chain" -f examples/chain.sql || return 1
+    # A failing statement stops the shell with exit status 1.
+    if "$binary" --root "$root" -q -c 'SELECT * FROM nosuch_table' >/dev/null 2>&1; then
+        echo "a failing statement did not fail the shell"
+        return 1
+    fi
+}
+
+wanted=("$@")
+set_up || exit 1
+group format cargo fmt --all --check
+group lint cargo clippy --locked --features cli --all-targets -- -D warnings
+group unit cargo_test --lib --bins
+group sql cargo_test --test sql
+group model cargo_test --test model -- --nocapture
+group other other_tests
+group doc cargo_test --doc
+group quickstart quickstart
+
+echo
+echo "=== minutes"
+for i in "${!names[@]}"; do printf '%-12s %6s  %s\n' "${names[$i]}" "${minutes[$i]}" "${results[$i]}"; done
+exit $failed
