@@ -51,7 +51,10 @@ impl TableHandle {
             Some(incarnation) => Self::from_incarnation(incarnation, name).await,
             None => Err(Error::new(
                 ErrorCode::TableNotFound,
-                format!("table {:?}: {shown:?} holds no incremental table. Remedy: CREATE INCREMENTAL TABLE, or give the location of one", shown_name(&name)),
+                format!(
+                    "table {:?}: {shown:?} holds no incremental table. Remedy: CREATE INCREMENTAL TABLE, or give the location of one",
+                    shown_name(&name)
+                ),
             )),
         }
     }
@@ -311,7 +314,9 @@ impl TableHandle {
         let table = self.name();
         Error::new(
             ErrorCode::RunNotFound,
-            format!("table {table:?}: no run {run} has an output. Remedy: look at incremental_runs('{table}') for completed and published runs"),
+            format!(
+                "table {table:?}: no run {run} has an output. Remedy: look at incremental_runs('{table}') for completed and published runs"
+            ),
         )
     }
 

@@ -87,7 +87,8 @@ impl IncrementalTable {
             View::Newest => {
                 let schema = self.handle.cached_schema();
                 let trusts_key = !scan.projected_schema.functional_dependencies().is_empty();
-                if !is_projection(&scan.projected_schema, &schema, scan.projection.as_deref()) || trusts_key && self.constraints().is_none() {
+                if !is_projection(&scan.projected_schema, &schema, scan.projection.as_deref()) || trusts_key && self.constraints().is_none()
+                {
                     return Err(self.schema_changed(scan.projected_schema.as_arrow(), &schema));
                 }
                 schema
@@ -146,7 +147,9 @@ impl IncrementalTable {
 /// The published key columns are unique and not null: every publish checks it.
 fn primary_key(key: &[String], schema: &Schema) -> Option<Constraints> {
     let positions: Option<Vec<usize>> = key.iter().map(|name| schema.index_of(name).ok()).collect();
-    positions.filter(|positions| !positions.is_empty()).map(|positions| Constraints::new_unverified(vec![Constraint::PrimaryKey(positions)]))
+    positions
+        .filter(|positions| !positions.is_empty())
+        .map(|positions| Constraints::new_unverified(vec![Constraint::PrimaryKey(positions)]))
 }
 
 /// Same names and types in the same order.
@@ -214,14 +217,7 @@ impl TableProvider for IncrementalTable {
         Err(self.read_only("TRUNCATE"))
     }
 
-    async fn merge_into(
-        &self,
-        _: &dyn Session,
-        _: Arc<dyn ExecutionPlan>,
-        _: DFSchemaRef,
-        _: Expr,
-        _: Vec<MergeIntoClause>,
-    ) -> PlanResult {
+    async fn merge_into(&self, _: &dyn Session, _: Arc<dyn ExecutionPlan>, _: DFSchemaRef, _: Expr, _: Vec<MergeIntoClause>) -> PlanResult {
         Err(self.read_only("MERGE"))
     }
 }

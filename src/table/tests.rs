@@ -12,7 +12,8 @@ use datafusion::prelude::SessionContext;
 use super::{IncrementalTable, PinRule, TableHandle};
 use crate::error::{Error, ErrorCode};
 use crate::plan::published_scan::fixture::{Fixture, rows, schema};
-use crate::spec::{Options, RunId};
+use crate::spec::{Options, RunId, RunMode, RunState, RunSummary};
+use crate::store::DraftOutput;
 
 async fn open(fixture: &Fixture) -> Arc<TableHandle> {
     TableHandle::from_incarnation(fixture.incarnation.clone(), Fixture::name()).await.unwrap()
@@ -139,6 +140,18 @@ async fn versions_and_times_are_found() {
         assert_eq!(handle.at_timestamp(micros).await.unwrap().version, Some(version));
     }
     assert_eq!(handle.at_timestamp(999_999).await.unwrap_err().code(), ErrorCode::VersionNotFound);
+    let draft = DraftOutput {
+        attempt: "a".into(),
+        revision: 1,
+        output_schema: schema(),
+        key: vec!["id".into()],
+        files: vec![fixture.file("draft", &rows(0..9, "d"), &[1]).await],
+        summary: RunSummary::new("d", RunMode::Draft, RunState::Completed),
+    };
+    let run = RunId::new("d").unwrap();
+    fixture.incarnation.run(&run).write_draft(&draft).await.unwrap();
+    assert_eq!(handle.run_output(&run).await.unwrap().rows(), 8);
+    assert_eq!(handle.draft_output(&run).await.unwrap().version, None);
     assert_eq!(handle.run_output(&RunId::new("nobody").unwrap()).await.unwrap_err().code(), ErrorCode::RunNotFound);
 
     let ctx = session(&fixture, true).await;

@@ -12,7 +12,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray, UInt64Array};
-use arrow::ipc::reader::StreamReader;
 use arrow_schema::{DataType, SchemaRef};
 use datafusion::common::pruning::PruningStatistics;
 use datafusion::common::stats::Precision;
@@ -20,6 +19,7 @@ use datafusion::common::{Column, ColumnStatistics, ScalarValue, Statistics};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_optimizer::pruning::PruningPredicateBuilder;
 
+use crate::store::files::decode_range;
 use crate::store::{ColumnBounds, DataFile};
 
 /// What is known of one file, one entry per column of the published schema.
@@ -36,7 +36,7 @@ impl FileBounds {
     /// Decodes the bounds of `file`; what cannot be decoded is unknown.
     pub(super) fn decode(schema: &SchemaRef, file: &DataFile) -> Self {
         let known = |name: &str| file.bounds.get(name);
-        let range = |name: &str, data_type: &DataType| decode_range(known(name)?, data_type);
+        let range = |name: &str, data_type: &DataType| decode_bounds(known(name)?, data_type);
         let ranges: Vec<_> = schema.fields().iter().map(|f| range(f.name(), f.data_type())).collect();
         let nulls: Vec<_> = schema.fields().iter().map(|f| known(f.name()).and_then(|b| b.nulls)).collect();
         let whole = file.live_rows() == file.rows;
@@ -88,37 +88,10 @@ fn is_exact(data_type: &DataType) -> bool {
 }
 
 /// The bounds as values of the published type.
-fn decode_range(bounds: &ColumnBounds, data_type: &DataType) -> Option<(ScalarValue, ScalarValue)> {
-    let bytes = decode_base64(bounds.range.as_deref()?)?;
-    let batch = StreamReader::try_new(bytes.as_slice(), None).ok()?.next()?.ok()?;
-    let value = |name: &str| {
-        let value = ScalarValue::try_from_array(batch.column_by_name(name)?, 0).ok()?;
-        if value.data_type() == *data_type { Some(value) } else { value.cast_to(data_type).ok() }
-    };
-    Some((value("min")?, value("max")?))
-}
-
-/// Base 64 with the standard alphabet, padded or not.
-fn decode_base64(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 3);
-    let (mut bits, mut held) = (0_u32, 0_u32);
-    for symbol in text.trim_end_matches('=').bytes() {
-        let value = match symbol {
-            b'A'..=b'Z' => symbol - b'A',
-            b'a'..=b'z' => symbol - b'a' + 26,
-            b'0'..=b'9' => symbol - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = (bits << 6) | u32::from(value);
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            bytes.push((bits >> held) as u8); // the low eight bits are the byte
-        }
-    }
-    Some(bytes)
+fn decode_bounds(bounds: &ColumnBounds, data_type: &DataType) -> Option<(ScalarValue, ScalarValue)> {
+    let typed = |value: ScalarValue| if value.data_type() == *data_type { Some(value) } else { value.cast_to(data_type).ok() };
+    let (min, max) = decode_range(bounds.range.as_deref()?)?;
+    Some((typed(min)?, typed(max)?))
 }
 
 /// Which files may hold a row for which `predicate` is true. Files whose bounds are unknown are kept.
@@ -184,19 +157,5 @@ impl PruningStatistics for ManifestStatistics<'_> {
 
     fn contained(&self, _column: &Column, _values: &HashSet<ScalarValue>) -> Option<BooleanArray> {
         None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base_64_decodes_every_length() {
-        for (text, bytes) in [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9vYg", "foob"), ("+/+/", "\u{fffd}")] {
-            let decoded = decode_base64(text).unwrap();
-            assert!(decoded == bytes.as_bytes() || text == "+/+/" && decoded == [0xfb, 0xff, 0xbf], "{text}");
-        }
-        assert_eq!(decode_base64("a*b"), None);
     }
 }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
+use arrow_schema::ArrowError;
 use datafusion::datasource::listing::PartitionedFile;
 use datafusion::error::{DataFusionError, Result};
 use datafusion_datasource::morsel::{Morsel, MorselPlan, MorselPlanner, Morselizer};
@@ -21,7 +22,9 @@ use crate::error::{Error, ErrorCode};
 pub(super) fn corrupt(table: &str, path: &str, what: &dyn std::fmt::Display) -> Error {
     Error::new(
         ErrorCode::Corrupt,
-        format!("table {table:?}: data file {path:?} is damaged: {what}. Remedy: restore the file, or rebuild with REFRESH … FULL, which reads no old data file"),
+        format!(
+            "table {table:?}: data file {path:?} is damaged: {what}. Remedy: restore the file, or rebuild with REFRESH … FULL, which reads no old data file"
+        ),
     )
 }
 
@@ -37,11 +40,19 @@ impl Context {
             return error;
         }
         match error.find_root() {
-            // Evaluating a filter inside the reader fails this way: the query is at fault, not the file.
-            DataFusionError::ParquetError(inner) if matches!(inner.as_ref(), ParquetError::ArrowError(_)) => error,
+            DataFusionError::ParquetError(inner) if is_query_error(inner) => error,
             DataFusionError::ParquetError(inner) => corrupt(&self.table, &self.path, inner).with_source(error).into(),
             _ => error,
         }
+    }
+}
+
+/// Evaluating a filter inside the reader fails with an Arrow error: the query is at fault, not the file.
+fn is_query_error(error: &ParquetError) -> bool {
+    match error {
+        ParquetError::ArrowError(_) => true,
+        ParquetError::External(cause) => cause.is::<ArrowError>() || cause.is::<DataFusionError>(),
+        _ => false,
     }
 }
 

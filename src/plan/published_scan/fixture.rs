@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch, StringArray};
+use arrow::array::{Array, ArrayRef, RecordBatch, StringArray};
 use arrow::datatypes::Int64Type;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use bytes::Bytes;
 use datafusion::common::{ScalarValue, TableReference};
+use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::prelude::SessionContext;
+use object_store::memory::InMemory;
 use object_store::{ObjectStoreExt, PutPayload};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
@@ -17,9 +19,10 @@ use tempfile::TempDir;
 
 use crate::env::{Env, Location};
 use crate::spec::{Definition, HandlerSpec, Options, Revision, RunId, RunMode, RunState, RunSummary, SemanticOptions, SourceSpec};
+use crate::store::files::encode_range;
 use crate::store::{
-    ColumnBounds, CommitOutcome, DataFile, DefinitionEntry, DeletionVectorRef, Incarnation, Manifest, ObjectRef, TableStore, VersionDelta, VersionKind,
-    deletion_vector,
+    ColumnBounds, CommitOutcome, DataFile, DefinitionEntry, DeletionVectorRef, Incarnation, Manifest, ObjectRef, TableStore, VersionDelta,
+    VersionKind, deletion_vector,
 };
 
 /// A table named `t` with the columns `id` (key) and `v`.
@@ -43,6 +46,17 @@ impl Fixture {
     pub(crate) async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let location = Location::resolve(&dir.path().to_string_lossy(), &SessionContext::new().runtime_env()).unwrap();
+        Self::at(dir, location).await
+    }
+
+    /// Over a store that no session knows.
+    pub(crate) async fn in_memory() -> Self {
+        let store_url = ObjectStoreUrl::parse("mem://somewhere").unwrap();
+        let location = Location { store_url, store: Arc::new(InMemory::new()), root: "folder".into() };
+        Self::at(tempfile::tempdir().unwrap(), location).await
+    }
+
+    async fn at(dir: TempDir, location: Location) -> Self {
         let incarnation = TableStore::new(Env::default(), location).create("t").await.unwrap();
         let fixture = Self { dir, incarnation };
         fixture.save(schema(), Options::default()).await;
@@ -130,27 +144,13 @@ impl Fixture {
     }
 }
 
+/// Bounds of columns that ascend; the fixture's integers do, its texts get their null count only.
 fn bounds(batch: &RecordBatch) -> BTreeMap<String, ColumnBounds> {
-    let one = |column: &ArrayRef, row: usize| ScalarValue::try_from_array(column, row).unwrap().to_array().unwrap();
+    let value = |column: &ArrayRef, row: usize| ScalarValue::try_from_array(column, row).unwrap();
     let bounds = |column: &ArrayRef| {
-        let batch = RecordBatch::try_from_iter([("min", one(column, 0)), ("max", one(column, batch.num_rows() - 1))]).unwrap();
-        let mut writer = arrow::ipc::writer::StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
-        writer.write(&batch).unwrap();
-        ColumnBounds { nulls: Some(0), range: Some(base64(&writer.into_inner().unwrap())) }
+        let range = || encode_range(&value(column, 0), &value(column, column.len() - 1)).unwrap();
+        let range = column.data_type().is_integer().then(range);
+        ColumnBounds { nulls: Some(column.null_count() as u64), range }
     };
-    // Columns of the fixture ascend, except texts: those get no bounds.
-    let fields = batch.schema();
-    fields.fields().iter().zip(batch.columns()).filter(|(f, _)| f.data_type().is_integer()).map(|(f, c)| (f.name().clone(), bounds(c))).collect()
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let group = chunk.iter().fold(0_u32, |group, byte| group << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
-        for symbol in 0..=chunk.len() {
-            text.push(char::from(ALPHABET[(group >> (18 - 6 * symbol) & 63) as usize]));
-        }
-    }
-    text
+    batch.schema().fields().iter().zip(batch.columns()).map(|(f, c)| (f.name().clone(), bounds(c))).collect()
 }

@@ -12,11 +12,11 @@
 mod bounds;
 mod damage;
 mod deletions;
+#[cfg(test)]
+pub(crate) mod fixture;
 mod reader;
 mod snapshot;
 mod source;
-#[cfg(test)]
-pub(crate) mod fixture;
 #[cfg(test)]
 mod tests;
 
@@ -126,9 +126,11 @@ async fn partitioned_files(
 async fn partitioned_file(snapshot: &Snapshot, file: &DataFile, bounds: &bounds::FileBounds) -> Result<PartitionedFile, DataFusionError> {
     let path = snapshot.incarnation.path(&file.data.path);
     let partitioned = PartitionedFile::new(String::new(), file.data.bytes);
-    let mut partitioned = partitioned
-        .with_statistics(Arc::clone(&bounds.statistics))
-        .with_extension(FileIdentity { object: file.data.clone(), rows: file.rows, version: snapshot.version });
+    let mut partitioned = partitioned.with_statistics(Arc::clone(&bounds.statistics)).with_extension(FileIdentity {
+        object: file.data.clone(),
+        rows: file.rows,
+        version: snapshot.version,
+    });
     partitioned.object_meta.location = path; // set directly: PartitionedFile::new would encode the path's characters again
     if let Some(dead) = deletions::load(snapshot, file).await? {
         partitioned = partitioned.with_extension(ParquetRowSelection::new(deletions::live_rows(&dead, file.rows)));

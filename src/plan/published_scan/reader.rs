@@ -72,7 +72,8 @@ impl ParquetFileReaderFactory for PublishedReaderFactory {
         let Some(identity) = file.extension::<FileIdentity>().cloned() else {
             return Err(Error::internal(format!("table {:?}: a data file lost its identity", self.table)).into());
         };
-        let checked = CheckedFile { table: Arc::clone(&self.table), store: Arc::clone(&self.store), meta: file.object_meta.clone(), identity };
+        let checked =
+            CheckedFile { table: Arc::clone(&self.table), store: Arc::clone(&self.store), meta: file.object_meta.clone(), identity };
         let inner = self.inner.create_reader(partition, file, metadata_size_hint, metrics)?;
         let access = Access { file: checked, cache: Arc::clone(&self.cache), metadata_size_hint, verified: self.verified.clone() };
         Ok(Box::new(PublishedReader { inner, access: Arc::new(access) }))
@@ -115,7 +116,11 @@ impl CheckedFile {
             Ok(found) if found.size != self.meta.size => self.cut(found.size).with_source(error),
             _ => Error::new(
                 ErrorCode::StoreFailed,
-                format!("table {:?}: data file {:?} cannot be read: {error}. Remedy: check the object store and run the statement again", self.table, self.path()),
+                format!(
+                    "table {:?}: data file {:?} cannot be read: {error}. Remedy: check the object store and run the statement again",
+                    self.table,
+                    self.path()
+                ),
             )
             .with_source(error),
         }
@@ -236,7 +241,10 @@ impl AsyncFileReader for PublishedReader {
         .boxed()
     }
 
-    fn get_metadata<'a>(&'a mut self, options: Option<&'a ArrowReaderOptions>) -> BoxFuture<'a, Result<Arc<ParquetMetaData>, ParquetError>> {
+    fn get_metadata<'a>(
+        &'a mut self,
+        options: Option<&'a ArrowReaderOptions>,
+    ) -> BoxFuture<'a, Result<Arc<ParquetMetaData>, ParquetError>> {
         let access = Arc::clone(&self.access);
         async move { access.metadata(options).await }.boxed()
     }

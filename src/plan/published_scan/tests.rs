@@ -34,7 +34,13 @@ impl TableProvider for Fixed {
         Ok(vec![TableProviderFilterPushDown::Inexact; filters.len()])
     }
 
-    async fn scan(&self, s: &dyn Session, projection: Option<&Vec<usize>>, filters: &[Expr], limit: Option<usize>) -> Result<Arc<dyn ExecutionPlan>> {
+    async fn scan(
+        &self,
+        s: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
         scan_snapshot(&self.0, s, ScanRequest { projection, filters, limit }).await
     }
 }
@@ -46,8 +52,15 @@ fn session(fixture: &Fixture, files: Vec<DataFile>, verify: bool, settings: &[(&
     }
     let ctx = SessionContext::new_with_config(config);
     let incarnation = fixture.incarnation.clone();
-    let snapshot =
-        Snapshot { incarnation, version: Some(7), key: vec!["id".into()], output_schema: schema(), files: Arc::new(files), verify, cache: ScanCache::default() };
+    let snapshot = Snapshot {
+        incarnation,
+        version: Some(7),
+        key: vec!["id".into()],
+        output_schema: schema(),
+        files: Arc::new(files),
+        verify,
+        cache: ScanCache::default(),
+    };
     ctx.register_table("t", Arc::new(Fixed(snapshot))).unwrap();
     ctx
 }
@@ -119,6 +132,82 @@ async fn bounds_of_dead_rows_are_no_answers() {
     assert!(plan.contains("DataSourceExec"), "a dead maximum became an answer: {plan}");
 }
 
+/// Four rows of which two are null; which rows are dead decides what the nulls mean.
+#[tokio::test]
+async fn nulls_of_dead_rows_make_no_constants() {
+    let fixture = Fixture::new().await;
+    let texts = arrow::array::StringArray::from(vec![None, Some("a"), None, Some("b")]);
+    let batch = RecordBatch::try_new(schema(), vec![Arc::new(Int64Array::from(vec![5, 5, 5, 5])), Arc::new(texts)]).unwrap();
+    for (dead, texts, nulls) in [(&[0, 2][..], 2, 0), (&[1, 3], 0, 2), (&[], 2, 2), (&[0, 1, 2, 3], 0, 0)] {
+        let file = fixture.file(&format!("n{texts}{nulls}"), &batch, dead).await;
+        let ctx = session(&fixture, vec![file], false, &[]);
+        assert_eq!(ids(&ctx, "SELECT count(v) FROM t").await, [texts]);
+        assert_eq!(ids(&ctx, "SELECT id FROM t WHERE v IS NULL").await.len() as i64, nulls);
+        assert_eq!(ids(&ctx, "SELECT id FROM t WHERE v IS NOT NULL").await.len() as i64, texts);
+        assert_eq!(ids(&ctx, "SELECT id FROM t WHERE id = 5 AND v >= 'a'").await.len() as i64, texts);
+        assert_eq!(ids(&ctx, "SELECT count(*) FROM t WHERE id <> 5").await, [0]);
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_the_session_does_not_know_is_read() {
+    let fixture = Fixture::in_memory().await;
+    let files = two_files(&fixture).await;
+    let ctx = session(&fixture, files, true, &[]);
+    assert_eq!(ids(&ctx, "SELECT id FROM t ORDER BY id").await, live());
+}
+
+#[tokio::test]
+async fn a_failing_query_is_not_taken_for_damage() {
+    let fixture = Fixture::new().await;
+    let files = two_files(&fixture).await;
+    for pushed in ["true", "false"] {
+        let ctx = session(&fixture, files.clone(), false, &[("datafusion.execution.parquet.pushdown_filters", pushed)]);
+        assert_eq!(failure(&ctx, "SELECT id FROM t WHERE CAST(v AS BIGINT) > 3").await, None);
+        assert_eq!(failure(&ctx, "SELECT CAST(v AS BIGINT) FROM t").await, None);
+    }
+}
+
+/// Every query gives the same over hand-made dead rows as over a table without them.
+#[tokio::test(flavor = "multi_thread")]
+async fn any_dead_rows_give_the_rows_that_are_left() {
+    let fixture = Fixture::new().await;
+    let settings: [&[(&str, &str)]; 2] = [
+        &[("datafusion.execution.parquet.pushdown_filters", "true"), ("datafusion.optimizer.repartition_file_min_size", "1")],
+        &[("datafusion.execution.batch_size", "3"), ("datafusion.execution.target_partitions", "2")],
+    ];
+    let mut state = 7_u64;
+    for round in 0..24_u64 {
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state >> 33
+        };
+        let part = random() % 5; // 0: nothing dead … 4: nearly all
+        let dead: Vec<u64> = (0..23).filter(|_| random() % 4 < part).collect();
+        let batch = rows(0..23, "x");
+        let (low, high) = (random() % 23, random() % 23);
+        let file = fixture.file(&format!("r{round}"), &batch, &dead).await;
+        let ctx = session(&fixture, vec![file], false, settings[round as usize % 2]);
+        let left: Vec<i64> = (0..23).filter(|id| !dead.contains(&(*id as u64))).collect();
+        let between: Vec<i64> = left.iter().copied().filter(|id| *id >= low as i64 && *id <= high as i64).collect();
+        assert_eq!(ids(&ctx, "SELECT id FROM t ORDER BY id").await, left, "{dead:?}");
+        assert_eq!(
+            ids(&ctx, &format!("SELECT id FROM t WHERE id BETWEEN {low} AND {high} ORDER BY v, id")).await.len(),
+            between.len(),
+            "{dead:?}"
+        );
+        assert_eq!(
+            ids(&ctx, &format!("SELECT id FROM t WHERE id >= {low} ORDER BY id DESC LIMIT 3")).await.first(),
+            left.iter().rfind(|id| **id >= low as i64)
+        );
+        assert_eq!(
+            ids(&ctx, &format!("SELECT id FROM t WHERE id >= {low} LIMIT 4")).await.len(),
+            left.iter().filter(|id| **id >= low as i64).count().min(4)
+        );
+        assert_eq!(ids(&ctx, "SELECT count(*) FROM t").await, [left.len() as i64], "{dead:?}");
+    }
+}
+
 #[tokio::test]
 async fn files_are_pruned_and_explain_says_what_is_read() {
     let fixture = Fixture::new().await;
@@ -146,7 +235,8 @@ async fn the_manifest_schema_rules_over_encodings() {
     let files = vec![fixture.file("a", &view, &[0]).await, fixture.file("b", &other, &[]).await];
     let ctx = session(&fixture, files, false, &[]);
     let batches = ctx.sql("SELECT v, id FROM t ORDER BY id").await.unwrap().collect().await.unwrap();
-    let texts: Vec<String> = batches.iter().flat_map(|b| b.column(0).as_string::<i32>().iter().flatten().map(String::from).collect::<Vec<_>>()).collect();
+    let texts: Vec<String> =
+        batches.iter().flat_map(|b| b.column(0).as_string::<i32>().iter().flatten().map(String::from).collect::<Vec<_>>()).collect();
     assert_eq!(texts, ["y", "p", "q"]);
 }
 
