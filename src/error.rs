@@ -152,6 +152,8 @@ codes! {
     ResourcesExhausted = "RESOURCES_EXHAUSTED": Unavailable,
     /// The run was cancelled.
     Cancelled = "CANCELLED": Conflict,
+    /// DataFusion refused or failed a statement that is not ours.
+    QueryFailed = "QUERY_FAILED": Definition,
     /// The statement cannot be understood or is not supported.
     StatementInvalid = "STATEMENT_INVALID": Definition,
     /// A defect of this crate.

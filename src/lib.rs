@@ -1,12 +1,16 @@
 //! Enriched tables for Apache DataFusion.
 #![deny(missing_docs)]
 
+pub mod context;
+pub mod define;
 pub mod env;
 pub mod error;
 pub mod exec;
 pub mod handler;
 pub mod plan;
+pub mod run;
 pub mod spec;
+pub mod sql;
 pub mod store;
 pub mod table;
 

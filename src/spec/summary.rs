@@ -56,6 +56,13 @@ text_enum! {
     }
 }
 
+impl RunState {
+    /// Whether nothing can change it any more.
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Published | Self::Completed | Self::Failed | Self::Cancelled | Self::Skipped)
+    }
+}
+
 text_enum! {
     /// Why a run did what it did.
     RunReason {

@@ -1,0 +1,178 @@
+//! Create, or attach to what a location already holds.
+
+use std::sync::Arc;
+
+use datafusion::common::TableReference;
+
+use crate::env::Location;
+use crate::error::{Error, ErrorCode, Result};
+use crate::plan::source::describe;
+use crate::run::Host;
+use crate::spec::{Definition, OptionKind, Options, Revision, check_same_types};
+use crate::store::{DefinitionEntry, DefinitionLog, Incarnation, TableState, TableStore};
+use crate::table::{TableHandle, shown_name};
+
+use super::analyze::{HandlerChoice, Parts, definition};
+
+/// A table as the user defines it.
+#[derive(Debug, Clone)]
+pub struct TableSpec {
+    /// The table's name.
+    pub name: TableReference,
+    /// The source's name.
+    pub source: TableReference,
+    /// The key columns.
+    pub key: Vec<String>,
+    /// The tracked columns; `None`: those that the handler reads.
+    pub track: Option<Vec<String>>,
+    /// The transformation.
+    pub handler: HandlerChoice,
+    /// Semantic and operational options.
+    pub options: Options,
+}
+
+/// What to do when the location holds the table already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    /// Attach; a definition that contradicts is `DEFINITION_MISMATCH`.
+    Attach,
+    /// Save a revision where the definition differs (CREATE OR ALTER).
+    Alter,
+}
+
+/// The table, and whether it was there before.
+#[derive(Debug)]
+pub struct Created {
+    /// The table.
+    pub handle: Arc<TableHandle>,
+    /// Whether the location held it already.
+    pub attached: bool,
+    /// The revision that was saved now.
+    pub saved: Option<u64>,
+}
+
+/// Creates the table at `location`, or attaches to it. Nothing is written when anything is wrong.
+///
+/// # Errors
+/// `SOURCE_NOT_FOUND`, every refusal of the handler, `DEFINITION_MISMATCH`, `STORE_UNSAFE`, and the store's errors.
+pub async fn create(host: &Host, spec: &TableSpec, location: Location, existing: Existing) -> Result<Created> {
+    let name = shown_name(&spec.name);
+    if spec.name.resolved_eq(&spec.source) {
+        return Err(Error::new(
+            ErrorCode::DefinitionInvalid,
+            format!("table {name:?} cannot be its own source. Remedy: name the table that the rows come from"),
+        ));
+    }
+    let source = describe(&host.state, &spec.source).await?;
+    let parts = Parts {
+        source,
+        key: spec.key.clone(),
+        track: spec.track.clone(),
+        handler: spec.handler.clone(),
+        options: spec.options.of_kind(OptionKind::Semantic),
+    };
+    let definition = definition(host, &name, &parts).await?;
+    let operational = spec.options.of_kind(OptionKind::Operational);
+    let store = TableStore::new(host.env.clone(), location);
+    let stored_name = spec.name.to_quoted_string();
+    let incarnation = match store.state().await? {
+        TableState::Absent | TableState::Purged(_) => {
+            let incarnation = store.create(&stored_name).await?;
+            return first_revision(host, incarnation, &spec.name, definition, operational).await;
+        }
+        TableState::Dropped(_) => store.revive().await?,
+        TableState::Live(_) => open(&store, &name).await?,
+    };
+    let log = incarnation.definitions().await?;
+    if log.newest().is_none() {
+        // The process that created it died before its first revision.
+        return first_revision(host, incarnation, &spec.name, definition, operational).await;
+    }
+    let saved = reconcile(host, &incarnation, log, (&name, definition, operational), existing).await?;
+    let handle = TableHandle::from_incarnation(incarnation, spec.name.clone()).await?;
+    Ok(Created { handle, attached: true, saved })
+}
+
+/// Attaches to the table that `location` holds.
+///
+/// # Errors
+/// `TABLE_NOT_FOUND` when the location holds none.
+pub async fn attach(host: &Host, name: &TableReference, location: Location) -> Result<Arc<TableHandle>> {
+    let store = TableStore::new(host.env.clone(), location);
+    let incarnation = open(&store, &shown_name(name)).await?;
+    TableHandle::from_incarnation(incarnation, name.clone()).await
+}
+
+async fn open(store: &TableStore, name: &str) -> Result<Incarnation> {
+    store.open().await?.ok_or_else(|| {
+        Error::new(
+            ErrorCode::TableNotFound,
+            format!("no incremental table {name:?} is at {}. Remedy: check the location, or define the table", store.location().display()),
+        )
+    })
+}
+
+async fn first_revision(host: &Host, incarnation: Incarnation, name: &TableReference, definition: Definition, options: Options) -> Result<Created> {
+    let log = incarnation.definitions().await?;
+    let revision = Revision { number: 1, digest: definition.digest(), saved_at: host.env.clock.now_micros(), definition };
+    let options = (!options.is_empty()).then_some(options);
+    incarnation.append_definition(&log, DefinitionEntry::Save { revision: Box::new(revision), activate: true, options }).await?;
+    let handle = TableHandle::from_incarnation(incarnation, name.clone()).await?;
+    Ok(Created { handle, attached: false, saved: Some(1) })
+}
+
+/// Compares what is stored with what is asked for.
+async fn reconcile(
+    host: &Host,
+    incarnation: &Incarnation,
+    log: DefinitionLog,
+    wanted: (&str, Definition, Options),
+    existing: Existing,
+) -> Result<Option<u64>> {
+    let (name, definition, options) = wanted;
+    let stored = log.active().or_else(|| log.newest());
+    let same = stored.is_some_and(|stored| same_results(&stored.definition, &definition));
+    let same_options = options.is_empty() || log.options == options;
+    if same && same_options {
+        return Ok(None);
+    }
+    if existing == Existing::Attach {
+        let what = if same { "other options" } else { "another definition" };
+        return Err(Error::new(
+            ErrorCode::DefinitionMismatch,
+            format!(
+                "table {name:?}: {} holds the table with {what}. Remedy: CREATE OR ALTER to change it, or another LOCATION",
+                incarnation.store().location().display()
+            ),
+        ));
+    }
+    let options = (!same_options).then_some(options);
+    let number = log.newest().map_or(1, |newest| newest.number + 1);
+    let entry = match (same, options) {
+        (true, Some(options)) => DefinitionEntry::SetOptions { options },
+        (_, options) => {
+            let digest = definition.digest();
+            let revision = Revision { number, digest, saved_at: host.env.clock.now_micros(), definition };
+            DefinitionEntry::Save { revision: Box::new(revision), activate: true, options }
+        }
+    };
+    incarnation.append_definition(&log, entry).await?;
+    Ok((!same).then_some(number))
+}
+
+/// Whether two definitions decide the same results; how the source is brought back in another process does not count.
+pub(super) fn same_results(a: &Definition, b: &Definition) -> bool {
+    let columns: Vec<String> = a.key.iter().chain(&a.tracked).cloned().collect();
+    let outputs: Vec<String> = a.output_schema.fields().iter().map(|f| f.name().clone()).collect();
+    a.source.name == b.source.name
+        && a.key == b.key
+        && a.tracked == b.tracked
+        && a.handler == b.handler
+        && a.incremental == b.incremental
+        && a.options == b.options
+        && a.session == b.session
+        && a.functions == b.functions
+        && a.output_schema.fields().len() == b.output_schema.fields().len()
+        && check_same_types(&a.input_schema, &b.input_schema, &columns).is_empty()
+        && check_same_types(&a.output_schema, &b.output_schema, &outputs).is_empty()
+}

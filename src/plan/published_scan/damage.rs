@@ -1,0 +1,107 @@
+//! Reports what Parquet cannot decode as `CORRUPT`, naming the file.
+//!
+//! ```text
+//! plan file ─► planner ─► (I/O) ─► planner ─► morsel ─► batches      every error on the way passes `Context::explain`
+//! ```
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use datafusion::datasource::listing::PartitionedFile;
+use datafusion::error::{DataFusionError, Result};
+use datafusion_datasource::morsel::{Morsel, MorselPlan, MorselPlanner, Morselizer};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use parquet::errors::ParquetError;
+
+use super::reader::FileIdentity;
+use crate::error::{Error, ErrorCode};
+
+/// The error for a data file whose bytes are not what was written.
+pub(super) fn corrupt(table: &str, path: &str, what: &dyn std::fmt::Display) -> Error {
+    Error::new(
+        ErrorCode::Corrupt,
+        format!("table {table:?}: data file {path:?} is damaged: {what}. Remedy: restore the file, or rebuild with REFRESH … FULL, which reads no old data file"),
+    )
+}
+
+#[derive(Debug, Clone)]
+struct Context {
+    table: Arc<str>,
+    path: Arc<str>,
+}
+
+impl Context {
+    fn explain(&self, error: DataFusionError) -> DataFusionError {
+        if Error::find(&error).is_some() {
+            return error;
+        }
+        match error.find_root() {
+            // Evaluating a filter inside the reader fails this way: the query is at fault, not the file.
+            DataFusionError::ParquetError(inner) if matches!(inner.as_ref(), ParquetError::ArrowError(_)) => error,
+            DataFusionError::ParquetError(inner) => corrupt(&self.table, &self.path, inner).with_source(error).into(),
+            _ => error,
+        }
+    }
+}
+
+/// Wraps the inner morselizer.
+#[derive(Debug)]
+pub(super) struct CheckedMorselizer {
+    inner: Box<dyn Morselizer>,
+    table: Arc<str>,
+}
+
+impl CheckedMorselizer {
+    pub(super) fn new(inner: Box<dyn Morselizer>, table: Arc<str>) -> Self {
+        Self { inner, table }
+    }
+}
+
+impl Morselizer for CheckedMorselizer {
+    fn plan_file(&self, file: PartitionedFile) -> Result<Box<dyn MorselPlanner>> {
+        let path = file.extension::<FileIdentity>().map_or_else(|| file.path().as_ref(), |identity| identity.object.path.as_str()).into();
+        let context = Context { table: Arc::clone(&self.table), path };
+        let inner = self.inner.plan_file(file).map_err(|e| context.explain(e))?;
+        Ok(Box::new(CheckedPlanner { inner, context }))
+    }
+}
+
+#[derive(Debug)]
+struct CheckedPlanner {
+    inner: Box<dyn MorselPlanner>,
+    context: Context,
+}
+
+impl MorselPlanner for CheckedPlanner {
+    fn plan(self: Box<Self>) -> Result<Option<MorselPlan>> {
+        let Self { inner, context } = *self;
+        let Some(mut plan) = inner.plan().map_err(|e| context.explain(e))? else { return Ok(None) };
+        let planner = |inner, context: &Context| Box::new(CheckedPlanner { inner, context: context.clone() }) as Box<dyn MorselPlanner>;
+        let morsels = plan.take_morsels().into_iter();
+        let planners = plan.take_ready_planners().into_iter();
+        let mut checked = MorselPlan::new()
+            .with_morsels(morsels.map(|inner| Box::new(CheckedMorsel { inner, context: context.clone() }) as _).collect())
+            .with_planners(planners.map(|inner| planner(inner, &context)).collect());
+        if let Some(pending) = plan.take_pending_planner() {
+            checked.set_pending_planner(async move {
+                let inner = pending.await.map_err(|e| context.explain(e))?;
+                Ok(planner(inner, &context))
+            });
+        }
+        Ok(Some(checked))
+    }
+}
+
+#[derive(Debug)]
+struct CheckedMorsel {
+    inner: Box<dyn Morsel>,
+    context: Context,
+}
+
+impl Morsel for CheckedMorsel {
+    fn into_stream(self: Box<Self>) -> BoxStream<'static, Result<RecordBatch>> {
+        let Self { inner, context } = *self;
+        inner.into_stream().map(move |batch| batch.map_err(|e| context.explain(e))).boxed()
+    }
+}

@@ -1,0 +1,178 @@
+//! One attempt at a run: everything that is pinned when it opens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::exec::equality::Fingerprinter;
+use crate::spec::{Definition, OperationalOptions, Revision, RunId, RunMode, RunReason, RunState, RunSummary};
+use crate::store::{DataFile, DefinitionLog, Incarnation, Manifest, RunStore, Slot};
+use crate::table::TableHandle;
+
+use super::{Host, RefreshRequest};
+
+/// The accepted version that a run diffs against.
+#[derive(Debug, Clone)]
+pub(super) struct Base {
+    pub slot: Slot,
+    pub manifest: Arc<Manifest>,
+    pub files: Arc<Vec<DataFile>>,
+}
+
+/// Everything an attempt pinned at open. Shared by the sinks of its plans.
+#[derive(Debug, Clone)]
+pub(super) struct Attempt {
+    pub host: Host,
+    pub table: Arc<TableHandle>,
+    pub incarnation: Incarnation,
+    pub runs: RunStore,
+    pub run: RunId,
+    pub id: String,
+    pub mode: RunMode,
+    pub full: bool,
+    pub allow_deletes: bool,
+    pub options: OperationalOptions,
+    pub definitions: Arc<DefinitionLog>,
+    pub revision: Arc<Revision>,
+    pub base: Option<Base>,
+    pub requested_at: i64,
+    pub started_at: i64,
+}
+
+impl Attempt {
+    /// Pins the newest version, the options, and the revision that `request` runs.
+    pub async fn open(host: &Host, table: &Arc<TableHandle>, request: &RefreshRequest, run: RunId) -> Result<Self> {
+        let incarnation = table.incarnation().clone();
+        let definitions = Arc::new(incarnation.definitions().await?);
+        let base = match request.mode {
+            RunMode::Published => newest_base(&incarnation).await?,
+            RunMode::Draft => None,
+        };
+        let revision = match request.mode {
+            RunMode::Published => definitions.active(),
+            RunMode::Draft => definitions.newest(),
+        };
+        let revision = revision.cloned().ok_or_else(|| no_revision(table.name()))?;
+        let options = definitions.options.operational(table.name())?;
+        let now = host.env.clock.now_micros();
+        let runs = incarnation.run(&run);
+        Ok(Self {
+            host: host.clone(),
+            table: Arc::clone(table),
+            runs,
+            run,
+            id: host.env.ids.id()?,
+            mode: request.mode,
+            full: request.full,
+            allow_deletes: request.allow_deletes,
+            options,
+            definitions,
+            revision: Arc::new(revision),
+            base,
+            incarnation,
+            requested_at: now,
+            started_at: now,
+        })
+    }
+
+    pub fn name(&self) -> &str {
+        self.table.name()
+    }
+
+    pub fn definition(&self) -> &Definition {
+        &self.revision.definition
+    }
+
+    /// The version that this attempt would publish.
+    pub fn next_version(&self) -> u64 {
+        self.base.as_ref().map_or(1, |base| base.slot.version + 1)
+    }
+
+    /// Where this attempt's data files go, relative to the incarnation.
+    pub fn data_dir(&self) -> String {
+        format!("data/{}/{}", self.run, self.id)
+    }
+
+    /// Where this attempt's capture goes, relative to the incarnation.
+    pub fn capture_dir(&self) -> String {
+        format!("runs/{}/{}/capture", self.run, self.id)
+    }
+
+    pub fn fingerprinter(&self) -> Result<Arc<Fingerprinter>> {
+        let definition = self.definition();
+        let tracked: Vec<_> = definition.tracked_fields().into_iter().cloned().collect();
+        Ok(Arc::new(Fingerprinter::try_new(definition.options.fingerprint, self.incarnation.secret(), &tracked)?))
+    }
+
+    /// Why this run does what it does, as far as it is known before the diff.
+    pub fn reason_before_diff(&self) -> RunReason {
+        let definition = self.definition();
+        match (&self.base, self.mode) {
+            (_, RunMode::Draft) => RunReason::Draft,
+            (None, _) => RunReason::Initial,
+            _ if !definition.incremental => RunReason::Full,
+            (Some(base), _) if base.manifest.revision != self.revision.number => RunReason::RebuildRevision,
+            _ if self.full => RunReason::RebuildRequested,
+            _ => RunReason::Incremental,
+        }
+    }
+
+    /// Whether the run keeps rows of the base.
+    pub fn extends_base(&self) -> bool {
+        self.reason_before_diff() == RunReason::Incremental
+    }
+
+    /// Fails when another version was accepted since this attempt opened.
+    pub async fn check_base_is_newest(&self) -> Result<()> {
+        let newest = self.incarnation.newest_version().await?.map(|slot| slot.version);
+        let base = self.base.as_ref().map(|base| base.slot.version);
+        if newest == base || self.mode == RunMode::Draft {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorCode::RunConflict,
+            format!(
+                "table {:?}: version {} was accepted while run {:?} captured its source. Remedy: start a new run",
+                self.name(),
+                newest.unwrap_or_default(),
+                self.run.as_str()
+            ),
+        ))
+    }
+
+    /// A summary with what is known at open.
+    pub fn summary(&self, state: RunState) -> RunSummary {
+        let mut summary = RunSummary::new(self.run.as_str(), self.mode, state);
+        summary.revision = Some(self.revision.number);
+        summary.requested_at = Some(self.requested_at);
+        summary.started_at = Some(self.started_at);
+        summary
+    }
+
+    pub fn now(&self) -> i64 {
+        self.host.env.clock.now_micros()
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        self.host.env.clock.elapsed()
+    }
+
+    pub fn ms_since(&self, start: Duration) -> u64 {
+        u64::try_from(self.elapsed().saturating_sub(start).as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The newest accepted version with its manifest and files.
+pub(super) async fn newest_base(incarnation: &Incarnation) -> Result<Option<Base>> {
+    let Some(slot) = incarnation.newest_version().await? else { return Ok(None) };
+    let manifest = incarnation.manifest(&slot).await?;
+    let files = incarnation.files(&manifest).await?;
+    Ok(Some(Base { slot, manifest, files }))
+}
+
+fn no_revision(table: &str) -> Error {
+    Error::new(
+        ErrorCode::DefinitionInvalid,
+        format!("table {table:?} has no active revision. Remedy: ALTER INCREMENTAL TABLE … ACTIVATE, or run a DRAFT"),
+    )
+}

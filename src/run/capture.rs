@@ -1,0 +1,220 @@
+//! Capture: read the source once, diff it by key against the baseline, and seal what was found.
+//!
+//! ```text
+//! identity ─► KeyedDiff(index of the base, source) ─► identity again ─► base still newest? ─► seal (create-only)
+//! ```
+//!
+//! The seal pins base, revision, source identity, counts and files. Whoever seals first decides; a second attempt
+//! of the same run adopts that seal. Nothing here ever touches what is published.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::physical_plan::ExecutionPlan;
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::exec::index_scan::IndexScanExec;
+use crate::exec::keyed_diff::{DiffOutcome, DiffReport, DiffSpec, KeyedDiffExec};
+use crate::plan::source::{ResolvedSource, SourceIdentity, check_identity, resolve, same_identity};
+use crate::spec::{RunReason, check_same_types};
+use crate::store::{Capture, DeadRows, Seal, SealOutcome, SourceFile, SourceState, deletion_vector};
+use crate::table::IncrementalTable;
+
+use super::attempt::Attempt;
+
+/// A capture that is prepared: its plan has not been executed yet.
+#[derive(Debug)]
+pub(super) struct CaptureContext {
+    pub attempt: Arc<Attempt>,
+    pub source: ResolvedSource,
+    pub before: SourceIdentity,
+    pub table_version: Option<(String, u64)>,
+    pub outcome: Arc<DiffOutcome>,
+    pub started: Duration,
+    /// Whether the diff has a baseline, so that counts are relative to it.
+    pub against_base: bool,
+}
+
+/// Resolves and checks the source and plans the diff.
+pub(super) async fn prepare(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContext>, Arc<dyn ExecutionPlan>)> {
+    let started = attempt.elapsed();
+    let (source, table_version) = open_source(attempt).await?;
+    let previous = match &attempt.base {
+        Some(base) => Some(attempt.incarnation.source_state(&base.manifest).await?),
+        None => None,
+    };
+    let before = source.identity().await?;
+    check_identity(attempt.name(), previous.as_ref(), &before)?;
+    check_schema(attempt, &source)?;
+
+    let definition = attempt.definition();
+    let columns: Vec<String> = definition.key.iter().chain(&definition.tracked).cloned().collect();
+    let scan = source.plan(&columns).await?;
+    let spec = DiffSpec {
+        table: attempt.name().to_string(),
+        key: definition.key_fields().into_iter().cloned().collect(),
+        tracked: definition.tracked_fields().into_iter().cloned().collect(),
+        fingerprinter: attempt.fingerprinter()?,
+        hash: attempt.host.key_hash,
+        source_ordinals: None,
+    };
+    let against_base = attempt.extends_base();
+    let index = attempt.base.as_ref().filter(|_| against_base).map(|base| {
+        let key = spec.key.clone();
+        Arc::new(IndexScanExec::new(attempt.incarnation.clone(), Arc::clone(&base.files), key)) as Arc<dyn ExecutionPlan>
+    });
+    let diff = Arc::new(KeyedDiffExec::try_new(index, scan, spec)?);
+    let outcome = diff.outcome();
+    let attempt = Arc::clone(attempt);
+    Ok((Arc::new(CaptureContext { attempt, source, before, table_version, outcome, started, against_base }), diff))
+}
+
+/// The source; one that is itself an incremental table is pinned at its newest version.
+async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<(String, u64)>)> {
+    let mut source = resolve(&attempt.host.state, attempt.name(), &attempt.definition().source).await?;
+    let Some(table) = source.provider.downcast_ref::<IncrementalTable>() else { return Ok((source, None)) };
+    let handle = table.handle();
+    let Some(snapshot) = handle.newest().await? else {
+        return Err(Error::new(
+            ErrorCode::SourceNotReady,
+            format!("table {:?}: its source {:?} was never published. Remedy: REFRESH {} first", attempt.name(), handle.name(), handle.name()),
+        ));
+    };
+    let version = snapshot.version.unwrap_or_default();
+    let pinned = (snapshot.incarnation.id().to_string(), version);
+    source.schema = Arc::clone(&snapshot.output_schema);
+    source.provider = Arc::new(IncrementalTable::at(Arc::clone(handle), snapshot));
+    Ok((source, Some(pinned)))
+}
+
+fn check_schema(attempt: &Attempt, source: &ResolvedSource) -> Result<()> {
+    let definition = attempt.definition();
+    let columns: Vec<String> = definition.key.iter().chain(&definition.tracked).cloned().collect();
+    let differences = check_same_types(&definition.input_schema, &source.schema, &columns);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    let list: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    Err(Error::new(
+        ErrorCode::SchemaChanged,
+        format!(
+            "table {name:?}: the source's schema is not the one of revision {revision}: {list}. Remedy: if the change is meant, \
+             ALTER INCREMENTAL TABLE {name} ACCEPT SCHEMA (all rows are rebuilt); for CSV and JSON sources declare the column types",
+            name = attempt.name(),
+            revision = attempt.revision.number,
+            list = list.join("; "),
+        ),
+    ))
+}
+
+impl CaptureContext {
+    /// The diff's counts; the capture's stream has ended.
+    pub fn report(&self) -> Result<&DiffReport> {
+        let report = self.outcome.report().ok_or_else(|| Error::internal("the diff ended without its counts"))?;
+        if report.created + report.updated + report.unchanged != report.scanned {
+            return Err(Error::internal(format!(
+                "table {:?}: created {} + updated {} + unchanged {} is not the {} rows scanned",
+                self.attempt.name(),
+                report.created,
+                report.updated,
+                report.unchanged,
+                report.scanned
+            )));
+        }
+        Ok(report)
+    }
+
+    /// Checks that source and base stood still, then seals `capture` (which gets the dead rows), or adopts the seal
+    /// that another attempt of this run made first.
+    pub async fn seal(&self, capture: impl FnOnce(Vec<DeadRows>) -> Capture + Send) -> Result<Seal> {
+        same_identity(&self.before, &self.source.identity().await?)?;
+        self.attempt.check_base_is_newest().await?;
+        let dead = self.write_dead_rows().await?;
+        let seal = self.describe(capture(dead)).await?;
+        match self.attempt.runs.write_seal(&seal).await? {
+            SealOutcome::Won => Ok(seal),
+            SealOutcome::Lost(other) => Ok(other),
+        }
+    }
+
+    /// What the seal would say, for a run that stores nothing.
+    pub async fn unsealed(&self) -> Result<Seal> {
+        same_identity(&self.before, &self.source.identity().await?)?;
+        self.describe(Capture::Input { changes: vec![], dead: vec![] }).await
+    }
+
+    async fn write_dead_rows(&self) -> Result<Vec<DeadRows>> {
+        let Some(base) = self.attempt.base.as_ref().filter(|_| self.against_base) else { return Ok(vec![]) };
+        let mut dead = vec![];
+        for (position, rows) in &self.report()?.dead {
+            let file = usize::try_from(*position).ok().and_then(|p| base.files.get(p));
+            let file = file.ok_or_else(|| Error::internal(format!("the diff names file {position}, which the base does not have")))?;
+            let path = format!("{}/dead-{position}.dv", self.attempt.capture_dir());
+            let positions = self.attempt.incarnation.write_object(&path, deletion_vector::encode(rows)?).await?;
+            dead.push(DeadRows { data_path: file.data.path.clone(), positions, rows: rows.len() });
+        }
+        Ok(dead)
+    }
+
+    async fn describe(&self, capture: Capture) -> Result<Seal> {
+        let (attempt, report) = (&self.attempt, self.report()?);
+        Ok(Seal {
+            run: attempt.run.clone(),
+            attempt: attempt.id.clone(),
+            mode: attempt.mode,
+            base: attempt.base.as_ref().map(|base| base.slot.version),
+            revision: attempt.revision.number,
+            reason: reason(attempt.reason_before_diff(), report),
+            created: report.created,
+            updated: report.updated,
+            deleted: report.deleted,
+            unchanged: report.unchanged,
+            scanned: report.scanned,
+            files_read: u64::try_from(self.before.files.len()).unwrap_or(u64::MAX),
+            files_skipped: 0,
+            source: self.source_state().await?,
+            captured_at: attempt.now(),
+            ms_capture: attempt.ms_since(self.started),
+            peak_memory_bytes: report.peak_memory_bytes,
+            spilled_bytes: report.spilled_bytes,
+            capture,
+        })
+    }
+
+    /// The source's identity with ordinals: a file that the base knows keeps its ordinal, a new one gets an unused one.
+    async fn source_state(&self) -> Result<SourceState> {
+        let previous = match &self.attempt.base {
+            Some(base) => self.attempt.incarnation.source_state(&base.manifest).await?,
+            None => SourceState::default(),
+        };
+        let known: BTreeMap<&str, u32> = previous.files.iter().map(|f| (f.path.as_str(), f.ordinal)).collect();
+        let mut next_ordinal = previous.next_ordinal;
+        let mut files = Vec::with_capacity(self.before.files.len());
+        for seen in &self.before.files {
+            let ordinal = known.get(seen.path.as_str()).copied().unwrap_or_else(|| {
+                next_ordinal += 1;
+                next_ordinal - 1
+            });
+            files.push(SourceFile {
+                ordinal,
+                path: seen.path.clone(),
+                bytes: seen.bytes,
+                e_tag: seen.e_tag.clone(),
+                modified: seen.modified,
+                changed: seen.changed,
+            });
+        }
+        Ok(SourceState { files, table_version: self.table_version.clone(), next_ordinal })
+    }
+}
+
+/// The reason once the counts are known.
+fn reason(before: RunReason, report: &DiffReport) -> RunReason {
+    match before {
+        RunReason::Incremental if report.created + report.updated > 0 => RunReason::Incremental,
+        RunReason::Incremental if report.deleted > 0 => RunReason::DeleteOnly,
+        RunReason::Incremental => RunReason::NoChange,
+        other => other,
+    }
+}

@@ -1,0 +1,92 @@
+//! The one way to a new version: parts, source identity, manifest, slot.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::spec::{Revision, RunSummary};
+use crate::store::{CommitOutcome, DataFile, Manifest, SourceState, VersionDelta, VersionKind};
+
+use super::attempt::{Attempt, Base};
+
+/// What a new version holds.
+#[derive(Debug)]
+pub(super) struct NewVersion<'a> {
+    pub kind: VersionKind,
+    pub revision: &'a Revision,
+    pub files: Vec<DataFile>,
+    pub source: SourceState,
+    pub base: Option<&'a Base>,
+}
+
+/// Writes the manifest and wins the version slot, or fails with `RUN_CONFLICT` and leaves nothing visible.
+/// `summary` gets its version, totals and end; `started` is when publishing began.
+pub(super) async fn commit_version(attempt: &Attempt, new: NewVersion<'_>, mut summary: RunSummary, started: Duration) -> Result<RunSummary> {
+    let incarnation = &attempt.incarnation;
+    let version = attempt.next_version();
+    let (base_files, base_parts) = match new.base {
+        Some(base) => (base.files.as_slice(), base.manifest.parts.as_slice()),
+        None => (&[][..], &[][..]),
+    };
+    let parts = incarnation.write_files(base_parts, &new.files).await?;
+    let source = incarnation.write_source_state(&new.source).await?;
+    let metadata: u64 = parts.iter().filter(|part| !base_parts.contains(part)).map(|part| part.bytes).sum::<u64>() + source.bytes;
+    let vectors: u64 = changed_vectors(base_files, &new.files);
+    let rows = new.files.iter().map(DataFile::live_rows).sum();
+    // Versions are ordered by their numbers; the time only has to move forward with them.
+    let committed_at = attempt.now().max(new.base.map_or(0, |base| base.manifest.committed_at + 1));
+    summary.version = Some(version);
+    summary.rows_total = Some(rows);
+    summary.bytes_written = Some(summary.bytes_written.unwrap_or(0) + metadata + vectors);
+    summary.ended_at = Some(committed_at);
+    summary.ms_publish = Some(attempt.ms_since(started));
+    let definition = &new.revision.definition;
+    let manifest = Manifest {
+        format: 1,
+        incarnation: incarnation.id().to_string(),
+        version,
+        base: new.base.map(|base| base.slot.version),
+        kind: new.kind,
+        revision: new.revision.number,
+        committed_at,
+        key: definition.key.clone(),
+        output_schema: std::sync::Arc::clone(&definition.output_schema),
+        parts,
+        source: Some(source),
+        rows,
+        delta: delta(base_files, &new.files),
+        summary,
+    };
+    match incarnation.commit(&manifest, &attempt.run, &attempt.id).await? {
+        CommitOutcome::Committed(_) => Ok(manifest.summary),
+        CommitOutcome::Lost(winner) => Err(Error::new(
+            ErrorCode::RunConflict,
+            format!(
+                "table {:?}: run {:?} published version {version} first; nothing of run {:?} is visible. Remedy: start a new run",
+                attempt.name(),
+                winner.run.as_str(),
+                attempt.run.as_str()
+            ),
+        )),
+    }
+}
+
+fn changed_vectors(base: &[DataFile], files: &[DataFile]) -> u64 {
+    let before: BTreeSet<&str> = base.iter().filter_map(|f| f.deletions.as_ref()).map(|dv| dv.object.path.as_str()).collect();
+    files.iter().filter_map(|f| f.deletions.as_ref()).filter(|dv| !before.contains(dv.object.path.as_str())).map(|dv| dv.object.bytes).sum()
+}
+
+fn delta(base: &[DataFile], files: &[DataFile]) -> VersionDelta {
+    let paths = |files: &[DataFile]| files.iter().map(|f| f.data.path.clone()).collect::<BTreeSet<_>>();
+    let (before, after) = (paths(base), paths(files));
+    let vector_of = |path: &str| base.iter().find(|f| f.data.path == path).map(|f| f.deletions.as_ref().map(|dv| dv.object.path.as_str()));
+    VersionDelta {
+        added: after.difference(&before).cloned().collect(),
+        removed: before.difference(&after).cloned().collect(),
+        deletions_changed: files
+            .iter()
+            .filter(|f| vector_of(&f.data.path).is_some_and(|was| was != f.deletions.as_ref().map(|dv| dv.object.path.as_str())))
+            .map(|f| f.data.path.clone())
+            .collect(),
+    }
+}

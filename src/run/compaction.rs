@@ -1,0 +1,124 @@
+//! Compaction: the same rows in fewer files, without the dead ones.
+//!
+//! ```text
+//! files with dead rows, and small files ─► CompactExec (live rows, their own versions) ─► MergeExec ─► a row-neutral version
+//! ```
+//!
+//! Memory: one row group per file that is read, and what the writers reserve. The handler is never called.
+
+use std::sync::Arc;
+
+use datafusion::physical_plan::{ExecutionPlan, collect};
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::exec::compact::CompactExec;
+use crate::exec::merge::{MergeExec, decode_file_list};
+use crate::spec::{OperationalOptions, RunId, RunState, RunSummary};
+use crate::store::files::{PairSpec, WriterConfig};
+use crate::store::{DataFile, VersionKind};
+use crate::table::TableHandle;
+
+use super::attempt::{Attempt, Base, newest_base};
+use super::commit::{NewVersion, commit_version};
+use super::{Host, RefreshRequest};
+
+/// Compacts the table: `None` when there is nothing to gain.
+///
+/// # Errors
+/// `NOT_PUBLISHED`, `RUN_ACTIVE`, `RUN_CONFLICT`, and the store's errors; the published rows are what they were.
+pub async fn compact(host: &Host, table: &Arc<TableHandle>) -> Result<Option<RunSummary>> {
+    let run = RunId::new(host.env.ids.id()?)?;
+    let mut attempt = Attempt::open(host, table, &RefreshRequest::default(), run).await?;
+    if attempt.base.is_none() {
+        return Err(table.not_published());
+    }
+    let lease = attempt.incarnation.take_lease(&attempt.run, &attempt.id).await?;
+    attempt.base = newest_base(&attempt.incarnation).await?;
+    let result = rewrite(&attempt).await;
+    if let Err(error) = lease.release().await {
+        log::warn!("a lease was not released and will expire: {error}");
+    }
+    table.follow().await;
+    result
+}
+
+/// Automatic compaction, still under the run's lease. The run is published whatever becomes of it.
+pub(super) async fn after_run(run: &Attempt) {
+    let result = async {
+        let Some(base) = newest_base(&run.incarnation).await? else { return Ok(None) };
+        if !run.options.auto_compaction || !past_limits(&run.options, &base.files) {
+            return Ok(None);
+        }
+        let mut attempt = run.clone();
+        attempt.run = RunId::new(run.host.env.ids.id()?)?;
+        attempt.runs = run.incarnation.run(&attempt.run);
+        attempt.id = run.host.env.ids.id()?;
+        attempt.base = Some(base);
+        rewrite(&attempt).await
+    };
+    if let Err(error) = Box::pin(result).await {
+        log::warn!("table {:?}: automatic compaction failed and will be tried after the next run: {error}", run.name());
+    }
+}
+
+fn past_limits(options: &OperationalOptions, files: &[DataFile]) -> bool {
+    let rows: u64 = files.iter().map(|file| file.rows).sum();
+    let dead: u64 = files.iter().map(|file| file.rows - file.live_rows()).sum();
+    #[allow(clippy::cast_precision_loss)] // a fraction of row counts below 2^53
+    let fraction = dead as f64 / rows.max(1) as f64;
+    files.len() > options.compaction_max_files || fraction > options.compaction_max_dead_fraction
+}
+
+/// Which files are worth rewriting: those with dead rows and those far smaller than the target.
+fn chosen(options: &OperationalOptions, files: &[DataFile]) -> Vec<DataFile> {
+    let target = u64::try_from(options.target_file_rows).unwrap_or(u64::MAX);
+    let small = |file: &&DataFile| file.deletions.is_some() || file.rows < target / 2;
+    let chosen: Vec<DataFile> = files.iter().filter(small).cloned().collect();
+    let gain = chosen.len() > 1 || chosen.iter().any(|file| file.deletions.is_some());
+    if gain { chosen } else { vec![] }
+}
+
+async fn rewrite(attempt: &Attempt) -> Result<Option<RunSummary>> {
+    let started = attempt.elapsed();
+    let Some(base) = &attempt.base else { return Ok(None) };
+    let chosen = chosen(&attempt.options, &base.files);
+    if chosen.is_empty() {
+        return Ok(None);
+    }
+    let revision = attempt.definitions.revision(base.manifest.revision);
+    let revision = revision.ok_or_else(|| Error::internal("the newest version names an unknown revision"))?;
+    let written = write_live_rows(attempt, base, &chosen).await?;
+    let expected: u64 = chosen.iter().map(DataFile::live_rows).sum();
+    let rows: u64 = written.iter().map(|file| file.rows).sum();
+    if rows != expected {
+        return Err(Error::internal(format!("compaction wrote {rows} rows where {expected} are live")));
+    }
+    let mut files: Vec<DataFile> = base.files.iter().filter(|file| !chosen.contains(file)).cloned().collect();
+    files.extend(written.iter().cloned());
+    let mut summary = attempt.summary(RunState::Published);
+    summary.revision = Some(revision.number);
+    summary.handler_rows = Some(0);
+    summary.bytes_written = Some(written.iter().map(|file| file.data.bytes + file.index.bytes).sum());
+    let source = attempt.incarnation.source_state(&base.manifest).await?;
+    let new = NewVersion { kind: VersionKind::Compaction, revision, files, source, base: Some(base) };
+    commit_version(attempt, new, summary, started).await.map(Some)
+}
+
+async fn write_live_rows(attempt: &Attempt, base: &Base, chosen: &[DataFile]) -> Result<Vec<DataFile>> {
+    let manifest = &base.manifest;
+    let pairs = PairSpec {
+        incarnation: attempt.incarnation.clone(),
+        dir: attempt.data_dir(),
+        output_schema: Arc::clone(&manifest.output_schema),
+        key: manifest.key.clone(),
+        version: attempt.next_version(),
+        config: WriterConfig::from_options(&attempt.options)?,
+    };
+    let rows = CompactExec::new(attempt.incarnation.clone(), chosen.to_vec(), Arc::clone(&manifest.output_schema));
+    let plan: Arc<dyn ExecutionPlan> = Arc::new(MergeExec::new(Arc::new(rows), Arc::new(pairs)));
+    let context = format!("table {:?}: compaction failed; the published rows are what they were. Cause", attempt.name());
+    let batches = collect(plan, attempt.host.state.task_ctx()).await;
+    let batches = batches.map_err(|e| Error::from_datafusion(e, ErrorCode::StoreFailed, context))?;
+    let lists = batches.iter().map(decode_file_list).collect::<Result<Vec<_>>>()?;
+    Ok(lists.into_iter().flatten().collect())
+}

@@ -1,0 +1,251 @@
+//! The run engine: admission, lease, attempt record, the steps in their order, and the end record.
+
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use datafusion::error::DataFusionError;
+use datafusion::physical_plan::{ExecutionPlan, collect};
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::exec::seal::SealSink;
+use crate::handler::BoundHandler;
+use crate::plan::source::is_transient;
+use crate::spec::{RunId, RunMode, RunState, RunSummary};
+use crate::store::{Capture, Lease, ObjectRef, RunRequest, Seal};
+use crate::table::TableHandle;
+
+use super::attempt::Attempt;
+use super::capture::{self, CaptureContext};
+use super::open::{Admission, admit};
+use super::publish::{Pinned, Publication, publish_output};
+use super::{Host, Phase, RefreshRequest, RunResult, cancel, compaction, guard, plans};
+
+/// Runs one refresh. The result has the run's row also when it failed; every run that was admitted keeps its record.
+pub async fn refresh(host: &Host, table: &Arc<TableHandle>, request: RefreshRequest) -> RunResult {
+    let run = match request.run.clone().map_or_else(|| host.env.ids.id().and_then(RunId::new), Ok) {
+        Ok(run) => run,
+        Err(error) => return refused("", &request, error),
+    };
+    let result = Box::pin(admitted(host, table, &request, &run)).await;
+    host.report(table.name(), Phase::Done);
+    table.follow().await;
+    result.unwrap_or_else(|error| refused(run.as_str(), &request, error))
+}
+
+/// The row of a run that was not admitted; nothing was recorded.
+fn refused(run: &str, request: &RefreshRequest, error: Error) -> RunResult {
+    let mut summary = RunSummary::new(run, request.mode, state_of(&error));
+    summary.error_code = Some(error.code().as_str().to_string());
+    summary.error_message = Some(error.message().to_string());
+    RunResult { summary, error: Some(error) }
+}
+
+async fn admitted(host: &Host, table: &Arc<TableHandle>, request: &RefreshRequest, run: &RunId) -> Result<RunResult> {
+    let incarnation = table.incarnation();
+    let admission = admit(incarnation, table.name(), run, request, host.env.clock.now_micros()).await?;
+    let (stored, known) = match admission {
+        Admission::Answered(summary) => return Ok(RunResult { summary: *summary, error: None }),
+        Admission::Go { request, known, .. } => (request, known),
+    };
+    let attempt = Attempt::open(host, table, request, run.clone()).await?;
+    let lease = match request.mode {
+        RunMode::Published => Some(incarnation.take_lease(run, &attempt.id).await?),
+        RunMode::Draft => None,
+    };
+    let result = leased(attempt, request, stored, known).await;
+    release(lease).await;
+    result
+}
+
+/// The part that runs under the lease (drafts have none).
+async fn leased(mut attempt: Attempt, request: &RefreshRequest, stored: RunRequest, known: bool) -> Result<RunResult> {
+    // Another attempt may have got further between the first look and the lease: only now is the answer final.
+    let seal = match admit(&attempt.incarnation, attempt.name(), &attempt.run, request, stored.requested_at).await? {
+        Admission::Answered(summary) => return Ok(RunResult { summary: *summary, error: None }),
+        Admission::Go { seal, .. } => seal,
+    };
+    attempt.requested_at = stored.requested_at;
+    if !known {
+        attempt.runs.write_request(&stored).await?;
+    }
+    attempt.runs.start_attempt(&attempt.id).await?;
+    let attempt = adopt(attempt, seal.as_deref()).await.map(Arc::new)?;
+    let outcome = cancellable(&attempt, seal).await;
+    let result = record(&attempt, outcome).await;
+    if result.error.is_none() && request.mode == RunMode::Published {
+        compaction::after_run(&attempt).await;
+    }
+    Ok(result)
+}
+
+async fn release(lease: Option<Lease>) {
+    if let Some(lease) = lease {
+        // The lease only saves work: one that cannot be released expires by itself.
+        if let Err(error) = lease.release().await {
+            log::warn!("a lease was not released and will expire: {error}");
+        }
+    }
+}
+
+/// Re-reads what the lease made stable, and takes the sealed revision where there is a seal.
+async fn adopt(mut attempt: Attempt, seal: Option<&Seal>) -> Result<Attempt> {
+    if attempt.mode == RunMode::Published {
+        attempt.base = super::attempt::newest_base(&attempt.incarnation).await?;
+    }
+    if let Some(seal) = seal {
+        let revision = attempt.definitions.revision(seal.revision).cloned();
+        let revision = revision.ok_or_else(|| Error::internal(format!("the seal names revision {}, which was never saved", seal.revision)))?;
+        attempt.revision = Arc::new(revision);
+    }
+    Ok(attempt)
+}
+
+async fn cancellable(attempt: &Arc<Attempt>, seal: Option<Box<Seal>>) -> Result<RunSummary> {
+    let asked = cancel::requested(attempt.runs.clone(), attempt.host.env.clone());
+    tokio::select! {
+        result = Box::pin(drive(attempt, seal)) => result,
+        () = asked => after_cancel(attempt).await,
+    }
+}
+
+/// The slot decides: a run that had won it when it was cancelled is published.
+async fn after_cancel(attempt: &Attempt) -> Result<RunSummary> {
+    if let Some(slot) = attempt.incarnation.slot(attempt.next_version()).await? {
+        if slot.run == attempt.run {
+            return Ok(attempt.incarnation.manifest(&slot).await?.summary.clone());
+        }
+    }
+    Err(Error::new(
+        ErrorCode::Cancelled,
+        format!("table {:?}: run {:?} was cancelled; nothing was published. Remedy: start a new run", attempt.name(), attempt.run.as_str()),
+    ))
+}
+
+/// Writes the end record; a run keeps its error.
+async fn record(attempt: &Attempt, outcome: Result<RunSummary>) -> RunResult {
+    let result = match outcome {
+        Ok(summary) => RunResult { summary, error: None },
+        Err(error) => {
+            let mut summary = attempt.summary(state_of(&error));
+            if let Ok(Some(seal)) = attempt.runs.seal().await {
+                summary.reason = Some(seal.reason);
+                summary.rows_created = Some(seal.created);
+                summary.rows_updated = Some(seal.updated);
+                summary.rows_deleted = Some(seal.deleted);
+                summary.rows_unchanged = Some(seal.unchanged);
+                summary.captured_at = Some(seal.captured_at);
+                summary.ms_capture = Some(seal.ms_capture);
+            }
+            summary.ended_at = Some(attempt.now());
+            summary.error_code = Some(error.code().as_str().to_string());
+            summary.error_message = Some(error.message().to_string());
+            RunResult { summary, error: Some(error) }
+        }
+    };
+    if let Err(error) = attempt.runs.end_attempt(&attempt.id, &result.summary).await {
+        // The version slot or the seal already says what counts; the record is for people.
+        log::warn!("table {:?}: the end of run {:?} was not recorded: {error}", attempt.name(), attempt.run.as_str());
+    }
+    result
+}
+
+fn state_of(error: &Error) -> RunState {
+    match error.code() {
+        ErrorCode::DeleteGuard => RunState::Held,
+        ErrorCode::Cancelled => RunState::Cancelled,
+        ErrorCode::CommitUnknown => RunState::Unknown,
+        _ => RunState::Failed,
+    }
+}
+
+/// Capture (unless sealed), guard, handle, publish.
+async fn drive(attempt: &Arc<Attempt>, seal: Option<Box<Seal>>) -> Result<RunSummary> {
+    let definition = attempt.definition();
+    let handler = BoundHandler::bind(attempt.name(), definition, &attempt.host.handlers, &attempt.host.state)?;
+    if let Some(seal) = seal {
+        return finish(attempt, &handler, *seal).await;
+    }
+    let mut retries = 0;
+    let mut wait = attempt.options.capture_backoff;
+    loop {
+        attempt.host.report(attempt.name(), Phase::Capture);
+        let error = match capture_once(attempt, &handler).await {
+            Ok(summary) => return Ok(summary),
+            Err(error) => error,
+        };
+        if retries >= attempt.options.capture_retries || !is_transient_capture(&error) {
+            return Err(error);
+        }
+        retries += 1;
+        log::warn!("table {:?}: capture of run {:?} is tried again ({retries}): {error}", attempt.name(), attempt.run.as_str());
+        attempt.host.env.clock.sleep(wait).await;
+        wait *= 2;
+    }
+}
+
+fn is_transient_capture(error: &Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<DataFusionError>());
+    error.code() == ErrorCode::CaptureFailed && cause.is_some_and(is_transient)
+}
+
+async fn capture_once(attempt: &Arc<Attempt>, handler: &BoundHandler) -> Result<RunSummary> {
+    let (context, diff) = capture::prepare(attempt).await?;
+    if handler.proven() && attempt.definition().incremental {
+        let publication = Publication::new(Arc::clone(attempt), Pinned::OnePass(context));
+        let plan = plans::one_pass_plan(attempt, handler, diff, publication.clone()).await?;
+        return published(attempt, plan, &publication).await;
+    }
+    let sink = Arc::new(InputSeal::new(context));
+    let plan = plans::capture_plan(attempt, diff, sink.clone())?;
+    execute(attempt, plan, ErrorCode::CaptureFailed, "capturing the source failed").await?;
+    let seal = sink.sealed.get().cloned().ok_or_else(|| Error::internal("the capture ended without a seal"))?;
+    finish(attempt, handler, seal).await
+}
+
+/// Seals the change set when its last row is written.
+#[derive(Debug)]
+pub(super) struct InputSeal {
+    context: Arc<CaptureContext>,
+    sealed: OnceLock<Seal>,
+}
+
+impl InputSeal {
+    pub fn new(context: Arc<CaptureContext>) -> Self {
+        Self { context, sealed: OnceLock::new() }
+    }
+}
+
+#[async_trait]
+impl SealSink for InputSeal {
+    async fn seal(&self, changes: Vec<ObjectRef>) -> Result<u64> {
+        let seal = self.context.seal(|dead| Capture::Input { changes, dead }).await?;
+        let rows = seal.created + seal.updated;
+        self.sealed.get_or_init(|| seal);
+        Ok(rows)
+    }
+}
+
+/// Publishes a sealed run: the handler is called only when there are rows for it.
+async fn finish(attempt: &Arc<Attempt>, handler: &BoundHandler, seal: Seal) -> Result<RunSummary> {
+    let Capture::Input { changes, .. } = &seal.capture else { return publish_output(attempt, &seal).await };
+    guard::check(attempt, &seal)?;
+    attempt.host.report(attempt.name(), Phase::Handle);
+    let changes = changes.clone();
+    let publication = Publication::new(Arc::clone(attempt), Pinned::Sealed(Box::new(seal)));
+    // A query over the whole input may have rows for no input (a count), so it runs also then.
+    if changes.is_empty() && attempt.definition().incremental {
+        return crate::exec::publish::PublishSink::publish(publication.as_ref(), vec![]).await;
+    }
+    let plan = plans::sealed_plan(attempt, handler, &changes, publication.clone()).await?;
+    published(attempt, plan, &publication).await
+}
+
+async fn published(attempt: &Attempt, plan: Arc<dyn ExecutionPlan>, publication: &Publication) -> Result<RunSummary> {
+    execute(attempt, plan, ErrorCode::HandlerFailed, "the handler failed").await?;
+    publication.result.get().cloned().ok_or_else(|| Error::internal("the publish plan ended without its row"))
+}
+
+async fn execute(attempt: &Attempt, plan: Arc<dyn ExecutionPlan>, code: ErrorCode, what: &str) -> Result<()> {
+    let context = format!("table {:?}: {what}; nothing was published. Remedy: mend the cause and run again. Cause", attempt.name());
+    collect(plan, attempt.host.state.task_ctx()).await.map(drop).map_err(|e| Error::from_datafusion(e, code, context))
+}

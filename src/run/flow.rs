@@ -1,0 +1,122 @@
+//! Several tables in one call: sources first, dependents of a failure skipped, the others go on.
+//!
+//! ```text
+//! a ─► b ─► d        a fails: b and d are skipped, c goes on
+//! c                  running again does only what is left: what is accepted has no changes
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use datafusion::catalog::TableProvider;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::datasource::source_as_provider;
+use datafusion::logical_expr::LogicalPlan;
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::plan::source::resolve;
+use crate::spec::{RunState, RunSummary};
+use crate::table::{IncrementalTable, TableHandle};
+
+use super::{Host, RefreshRequest, RunResult, refresh};
+
+/// Refreshes `tables` in dependency order, whatever their order in the list.
+///
+/// # Errors
+/// `DEFINITION_INVALID` when tables read each other in a circle. Errors of runs are in their rows.
+pub async fn refresh_in_order(host: &Host, tables: &[Arc<TableHandle>], request: &RefreshRequest) -> Result<Vec<RunResult>> {
+    let mut reads = BTreeMap::new();
+    for table in tables {
+        reads.insert(id(table), dependencies(host, table).await);
+    }
+    let mut unusable: BTreeSet<String> = BTreeSet::new();
+    let mut results = vec![];
+    for table in order(tables, &reads)? {
+        let failed = reads.get(&id(&table)).and_then(|reads| reads.iter().find(|read| unusable.contains(*read)));
+        let result = match failed {
+            Some(_) => skipped(&table, request),
+            None => refresh(host, &table, request.clone()).await,
+        };
+        if result.error.is_some() {
+            unusable.insert(id(&table));
+        }
+        results.push(result);
+    }
+    Ok(results)
+}
+
+/// Refreshes every table in `tables`; the same as naming them all.
+///
+/// # Errors
+/// As [`refresh_in_order`].
+pub async fn refresh_all(host: &Host, tables: &[Arc<TableHandle>], request: &RefreshRequest) -> Result<Vec<RunResult>> {
+    refresh_in_order(host, tables, request).await
+}
+
+/// The incarnations of the incremental tables that `table` reads, directly or through views. A source that cannot be
+/// resolved has none: the run itself will say what is wrong.
+pub async fn dependencies(host: &Host, table: &TableHandle) -> BTreeSet<String> {
+    let Ok(definitions) = table.incarnation().definitions().await else { return BTreeSet::new() };
+    let Some(revision) = definitions.active() else { return BTreeSet::new() };
+    let Ok(source) = resolve(&host.state, table.name(), &revision.definition.source).await else { return BTreeSet::new() };
+    let mut found = BTreeSet::new();
+    collect_tables(source.provider.as_ref(), &mut found);
+    found
+}
+
+fn collect_tables(provider: &dyn TableProvider, found: &mut BTreeSet<String>) {
+    if let Some(table) = provider.downcast_ref::<IncrementalTable>() {
+        found.insert(id(table.handle()));
+        return;
+    }
+    if let Some(plan) = provider.get_logical_plan() {
+        // The walk itself cannot fail: the visitor never does.
+        let _ = plan.apply_with_subqueries(|node| {
+            if let LogicalPlan::TableScan(scan) = node {
+                if let Ok(provider) = source_as_provider(&scan.source) {
+                    collect_tables(provider.as_ref(), found);
+                }
+            }
+            Ok(TreeNodeRecursion::Continue)
+        });
+    }
+}
+
+fn id(table: &TableHandle) -> String {
+    table.incarnation().id().to_string()
+}
+
+/// Sources before dependents; otherwise the order of the list.
+fn order(tables: &[Arc<TableHandle>], reads: &BTreeMap<String, BTreeSet<String>>) -> Result<Vec<Arc<TableHandle>>> {
+    let mut waiting: Vec<Arc<TableHandle>> = vec![];
+    for table in tables {
+        if !waiting.iter().any(|known| id(known) == id(table)) {
+            waiting.push(Arc::clone(table));
+        }
+    }
+    let mut ordered = vec![];
+    while !waiting.is_empty() {
+        let open: BTreeSet<String> = waiting.iter().map(|table| id(table)).collect();
+        let ready = waiting.iter().position(|table| reads.get(&id(table)).is_none_or(|reads| reads.is_disjoint(&open)));
+        let Some(ready) = ready else {
+            let names: Vec<&str> = waiting.iter().map(|table| table.name()).collect();
+            return Err(Error::new(
+                ErrorCode::DefinitionInvalid,
+                format!("the tables {names:?} read each other in a circle. Remedy: let one of them read another source"),
+            ));
+        };
+        ordered.push(waiting.remove(ready));
+    }
+    Ok(ordered)
+}
+
+fn skipped(table: &TableHandle, request: &RefreshRequest) -> RunResult {
+    let error = Error::new(
+        ErrorCode::SourceNotReady,
+        format!("table {:?}: skipped, because a table that it reads failed. Remedy: mend that one, then refresh both", table.name()),
+    );
+    let mut summary = RunSummary::new("", request.mode, RunState::Skipped);
+    summary.error_code = Some(error.code().as_str().to_string());
+    summary.error_message = Some(error.message().to_string());
+    RunResult { summary, error: Some(error) }
+}

@@ -1,0 +1,81 @@
+//! What became of the runs: one row each, newest request first.
+
+use crate::error::Result;
+use crate::spec::{RunId, RunMode, RunState, RunSummary};
+use crate::store::{AttemptRecord, Incarnation};
+use crate::table::TableHandle;
+
+/// The rows of a table's runs, newest request first.
+///
+/// # Errors
+/// The store's errors, `CORRUPT` for a damaged record.
+pub async fn run_summaries(table: &TableHandle) -> Result<Vec<RunSummary>> {
+    let mut rows = vec![];
+    for run in table.incarnation().run_ids().await? {
+        if table.incarnation().run(&run).request().await?.is_some() {
+            rows.push(summary_of(table, &run).await?);
+        }
+    }
+    rows.sort_by(|a, b| b.requested_at.cmp(&a.requested_at).then_with(|| a.run_id.cmp(&b.run_id)));
+    Ok(rows)
+}
+
+/// One run's row. The version slot decides over what the attempts recorded.
+pub(super) async fn summary_of(table: &TableHandle, run: &RunId) -> Result<RunSummary> {
+    let incarnation = table.incarnation();
+    let runs = incarnation.run(run);
+    let request = runs.request().await?;
+    let mode = request.as_ref().map_or(RunMode::Published, |request| request.mode);
+    if let Some(draft) = runs.draft().await? {
+        return Ok(draft.summary);
+    }
+    if let Some(published) = published(incarnation, run).await? {
+        return Ok(published);
+    }
+    let attempts = runs.attempts().await?;
+    let mut summary = match attempts.iter().rev().find_map(|attempt| attempt.end.clone()) {
+        Some(end) if attempts.last().is_some_and(|last| last.end.is_some()) => end,
+        _ => unfinished(incarnation, run, mode, &attempts, runs.cancelled().await?.is_some()).await?,
+    };
+    summary.requested_at = request.map(|request| request.requested_at);
+    Ok(summary)
+}
+
+async fn published(incarnation: &Incarnation, run: &RunId) -> Result<Option<RunSummary>> {
+    let Some(seal) = incarnation.run(run).seal().await? else { return Ok(None) };
+    if seal.mode == RunMode::Draft {
+        return Ok(None);
+    }
+    match incarnation.slot(seal.base.unwrap_or(0) + 1).await? {
+        Some(slot) if slot.run == *run => Ok(Some(incarnation.manifest(&slot).await?.summary.clone())),
+        _ => Ok(None),
+    }
+}
+
+/// A run without a final record: at work while its lease lives, else cancelled on request, else abandoned.
+async fn unfinished(
+    incarnation: &Incarnation,
+    run: &RunId,
+    mode: RunMode,
+    attempts: &[AttemptRecord],
+    cancelled: bool,
+) -> Result<RunSummary> {
+    let leased = incarnation.active_lease().await?.is_some_and(|lease| lease.run == *run);
+    let state = match (leased, cancelled) {
+        (true, _) => RunState::Running,
+        (false, true) => RunState::Cancelled,
+        (false, false) => RunState::Abandoned,
+    };
+    let mut summary = RunSummary::new(run.as_str(), mode, state);
+    summary.started_at = attempts.last().map(|attempt| attempt.started_at);
+    if let Some(seal) = incarnation.run(run).seal().await? {
+        summary.revision = Some(seal.revision);
+        summary.reason = Some(seal.reason);
+        summary.rows_created = Some(seal.created);
+        summary.rows_updated = Some(seal.updated);
+        summary.rows_deleted = Some(seal.deleted);
+        summary.rows_unchanged = Some(seal.unchanged);
+        summary.captured_at = Some(seal.captured_at);
+    }
+    Ok(summary)
+}

@@ -1,0 +1,44 @@
+//! One refresh, from open to publish, and the other acts that publish a version.
+//!
+//! ```text
+//! open ─► capture ─► seal ─► guard ─► handle + check + write ─► publish
+//!  │        └ reads the source exactly once; after the seal it is never read again
+//!  └ lease, base version, active revision; a known run id answers, adopts its seal, or is refused
+//! ```
+//!
+//! Memory: the diff's index and what the operators reserve; rows stream. What a run never does: change anything
+//! published before the version slot is won, read the source twice, or call the handler for unchanged rows.
+
+mod attempt;
+mod cancel;
+mod capture;
+mod commit;
+mod compaction;
+mod draft;
+mod engine;
+mod explain;
+mod flow;
+mod guard;
+mod history;
+mod host;
+mod open;
+mod plans;
+mod publish;
+mod request;
+mod rollback;
+mod row;
+mod trial;
+mod vacuum;
+
+pub use cancel::cancel;
+pub use compaction::compact;
+pub use engine::refresh;
+pub use explain::explain_refresh;
+pub use flow::{dependencies, refresh_all, refresh_in_order};
+pub use history::run_summaries;
+pub use host::{Host, Phase, Progress};
+pub use request::{RefreshRequest, RunResult};
+pub use rollback::rollback;
+pub use row::{explain_row, row_schema};
+pub use trial::{dry_run, trial_plan};
+pub use vacuum::{VacuumRequest, vacuum};

@@ -1,0 +1,78 @@
+//! Open: what a run id that was seen before means.
+//!
+//! ```text
+//! published before ─► the same answer      sealed, slot free  ─► adopt the seal
+//! draft completed  ─► the same answer      sealed, slot taken ─► RUN_STALE
+//! cancelled        ─► CANCELLED            not sealed         ─► a fresh capture
+//! other mode, FULL ─► RUN_MISMATCH
+//! ```
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::spec::{RunId, RunMode, RunSummary};
+use crate::store::{Incarnation, RunRequest, Seal};
+
+use super::RefreshRequest;
+
+/// How to go on with a run id.
+#[derive(Debug)]
+pub(super) enum Admission {
+    /// The run has its answer.
+    Answered(Box<RunSummary>),
+    /// Capture, unless a seal is there to adopt.
+    Go { request: RunRequest, seal: Option<Box<Seal>>, known: bool },
+}
+
+/// Looks the run up.
+pub(super) async fn admit(incarnation: &Incarnation, table: &str, run: &RunId, request: &RefreshRequest, now: i64) -> Result<Admission> {
+    let runs = incarnation.run(run);
+    let Some(stored) = runs.request().await? else {
+        let request = RunRequest { run: run.clone(), mode: request.mode, full: request.full, requested_at: now };
+        return Ok(Admission::Go { request, seal: None, known: false });
+    };
+    if stored.mode != request.mode || stored.full != request.full {
+        return Err(mismatch(table, run, &stored));
+    }
+    if let Some(draft) = runs.draft().await? {
+        return Ok(Admission::Answered(Box::new(draft.summary)));
+    }
+    let seal = runs.seal().await?;
+    if let (Some(seal), RunMode::Published) = (&seal, request.mode) {
+        let version = seal.base.unwrap_or(0) + 1;
+        if let Some(slot) = incarnation.slot(version).await? {
+            if slot.run == *run {
+                return Ok(Admission::Answered(Box::new(incarnation.manifest(&slot).await?.summary.clone())));
+            }
+            return Err(stale(table, run, version, &slot.run));
+        }
+    }
+    if runs.cancelled().await?.is_some() {
+        return Err(Error::new(
+            ErrorCode::Cancelled,
+            format!("table {table:?}: run {:?} was cancelled. Remedy: start a new run", run.as_str()),
+        ));
+    }
+    Ok(Admission::Go { request: stored, seal: seal.map(Box::new), known: true })
+}
+
+fn mismatch(table: &str, run: &RunId, stored: &RunRequest) -> Error {
+    let full = if stored.full { " FULL" } else { "" };
+    Error::new(
+        ErrorCode::RunMismatch,
+        format!(
+            "table {table:?}: run {:?} was requested as {}{full}. Remedy: ask for the same again, or start a new run",
+            run.as_str(),
+            stored.mode.as_str()
+        ),
+    )
+}
+
+fn stale(table: &str, run: &RunId, version: u64, winner: &RunId) -> Error {
+    Error::new(
+        ErrorCode::RunStale,
+        format!(
+            "table {table:?}: the capture of run {:?} was made before run {:?} published version {version}. Remedy: start a new run",
+            run.as_str(),
+            winner.as_str()
+        ),
+    )
+}

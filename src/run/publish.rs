@@ -1,0 +1,149 @@
+//! Publish: what becomes of the files that the publish plan wrote.
+//!
+//! ```text
+//! PublishExec ── files ──► Publication ── (one pass: seal) ── guard ──► commit a version
+//!                                     └── draft: name the output, touch no version
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use roaring::RoaringTreemap;
+
+use crate::error::{Error, Result};
+use crate::exec::publish::PublishSink;
+use crate::spec::{RunMode, RunReason, RunState, RunSummary};
+use crate::store::dead::apply_dead;
+use crate::store::{Capture, DataFile, DeadRows, Seal, VersionKind, deletion_vector};
+
+use super::Phase;
+use super::attempt::Attempt;
+use super::capture::CaptureContext;
+use super::commit::{NewVersion, commit_version};
+use super::{draft, guard};
+
+/// Where the rows that are published come from.
+#[derive(Debug)]
+pub(super) enum Pinned {
+    /// A sealed input capture, or a sealed output.
+    Sealed(Box<Seal>),
+    /// One pass: the rows being written are the capture, sealed here before the publish.
+    OnePass(Arc<CaptureContext>),
+}
+
+/// The sink of one run's publish plan.
+#[derive(Debug)]
+pub(super) struct Publication {
+    pub attempt: Arc<Attempt>,
+    pub pinned: Pinned,
+    /// When handling began, on the clock's elapsed time.
+    pub started: std::time::Duration,
+    /// The run's row, once it is published.
+    pub result: OnceLock<RunSummary>,
+}
+
+impl Publication {
+    pub fn new(attempt: Arc<Attempt>, pinned: Pinned) -> Arc<Self> {
+        let started = attempt.elapsed();
+        Arc::new(Self { attempt, pinned, started, result: OnceLock::new() })
+    }
+}
+
+#[async_trait]
+impl PublishSink for Publication {
+    async fn publish(&self, files: Vec<DataFile>) -> Result<RunSummary> {
+        let summary = match &self.pinned {
+            Pinned::Sealed(seal) => {
+                let ms_write = self.attempt.ms_since(self.started);
+                publish_sealed(&self.attempt, seal, files, ms_write).await?
+            }
+            Pinned::OnePass(capture) => {
+                let seal = capture.seal(|dead| Capture::Output { files, dead, ms_handle: 0, ms_write: 0 }).await?;
+                publish_output(&self.attempt, &seal).await?
+            }
+        };
+        Ok(self.result.get_or_init(|| summary).clone())
+    }
+}
+
+/// Publishes a seal whose capture is its output.
+pub(super) async fn publish_output(attempt: &Attempt, seal: &Seal) -> Result<RunSummary> {
+    let Capture::Output { files, ms_write, .. } = &seal.capture else {
+        return Err(Error::internal("the seal holds an input capture where an output was expected"));
+    };
+    guard::check(attempt, seal)?;
+    publish_sealed(attempt, seal, files.clone(), *ms_write).await
+}
+
+async fn publish_sealed(attempt: &Attempt, seal: &Seal, files: Vec<DataFile>, ms_write: u64) -> Result<RunSummary> {
+    let started = attempt.elapsed();
+    attempt.host.report(attempt.name(), Phase::Publish);
+    let mut summary = summarize(attempt, seal, &files, ms_write);
+    if attempt.mode == RunMode::Draft {
+        summary.rows_total = Some(files.iter().map(DataFile::live_rows).sum());
+        summary.ended_at = Some(attempt.now());
+        summary.ms_publish = Some(attempt.ms_since(started));
+        return draft::store(attempt, files, summary).await;
+    }
+    let all = complete_files(attempt, seal, files).await?;
+    let kind = if keeps_base(seal) { VersionKind::Run } else { VersionKind::Rebuild };
+    let new = NewVersion { kind, revision: &attempt.revision, files: all, source: seal.source.clone(), base: attempt.base.as_ref() };
+    summary.state = RunState::Published;
+    commit_version(attempt, new, summary, started).await
+}
+
+fn keeps_base(seal: &Seal) -> bool {
+    matches!(seal.reason, RunReason::Incremental | RunReason::NoChange | RunReason::DeleteOnly)
+}
+
+/// The base's files without what is dead now, and the new files.
+async fn complete_files(attempt: &Attempt, seal: &Seal, new: Vec<DataFile>) -> Result<Vec<DataFile>> {
+    let Some(base) = attempt.base.as_ref().filter(|_| keeps_base(seal)) else { return Ok(new) };
+    let dead = match &seal.capture {
+        Capture::Input { dead, .. } | Capture::Output { dead, .. } => read_dead(attempt, &base.files, dead).await?,
+    };
+    let mut files = apply_dead(&attempt.incarnation, &attempt.data_dir(), &base.files, &dead).await?;
+    files.extend(new);
+    Ok(files)
+}
+
+async fn read_dead(attempt: &Attempt, files: &[DataFile], dead: &[DeadRows]) -> Result<BTreeMap<u32, RoaringTreemap>> {
+    let mut positions = BTreeMap::new();
+    for rows in dead {
+        let file = files.iter().position(|file| file.data.path == rows.data_path).and_then(|p| u32::try_from(p).ok());
+        let file = file.ok_or_else(|| Error::internal(format!("the seal names {:?}, which the base does not have", rows.data_path)))?;
+        let bytes = attempt.incarnation.read_object(&rows.positions).await?;
+        positions.insert(file, deletion_vector::decode(&bytes)?);
+    }
+    Ok(positions)
+}
+
+fn summarize(attempt: &Attempt, seal: &Seal, files: &[DataFile], ms_write: u64) -> RunSummary {
+    let full = matches!(seal.reason, RunReason::Full);
+    let written: u64 = files.iter().map(|f| f.data.bytes + f.index.bytes).sum();
+    let captured: u64 = match &seal.capture {
+        Capture::Input { changes, dead } => {
+            changes.iter().map(|o| o.bytes).sum::<u64>() + dead.iter().map(|d| d.positions.bytes).sum::<u64>()
+        }
+        Capture::Output { dead, .. } => dead.iter().map(|d| d.positions.bytes).sum(),
+    };
+    let mut summary = attempt.summary(RunState::Completed);
+    summary.revision = Some(seal.revision);
+    summary.reason = Some(seal.reason);
+    summary.rows_created = Some(seal.created);
+    summary.rows_updated = Some(seal.updated);
+    summary.rows_deleted = Some(seal.deleted);
+    summary.rows_unchanged = Some(seal.unchanged);
+    summary.handler_rows = Some(if full { seal.scanned } else { seal.created + seal.updated });
+    summary.files_read = Some(seal.files_read);
+    summary.files_skipped = Some(seal.files_skipped);
+    summary.bytes_written = Some(written + captured);
+    summary.peak_memory_bytes = Some(seal.peak_memory_bytes);
+    summary.spilled_bytes = Some(seal.spilled_bytes);
+    summary.captured_at = Some(seal.captured_at);
+    summary.ms_capture = Some(seal.ms_capture);
+    summary.ms_handle = Some(ms_write);
+    summary.ms_write = Some(ms_write);
+    summary
+}

@@ -1,0 +1,75 @@
+//! Vacuum: deletes what no retained version and no active run needs. A dry run unless asked otherwise.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::spec::{RunId, RunState};
+use crate::store::{VacuumReport, VersionKind, retention};
+use crate::table::TableHandle;
+
+use super::attempt::{Attempt, newest_base};
+use super::commit::{NewVersion, commit_version};
+use super::{Host, RefreshRequest, history};
+
+/// How to vacuum.
+#[derive(Debug, Clone, Copy)]
+pub struct VacuumRequest {
+    /// Only list what would be deleted.
+    pub dry_run: bool,
+    /// A version is kept while its successor is younger; `None`: the table's option `older_than`.
+    pub older_than: Option<Duration>,
+}
+
+impl Default for VacuumRequest {
+    fn default() -> Self {
+        Self { dry_run: true, older_than: None }
+    }
+}
+
+/// Lists, or deletes, unreachable objects.
+///
+/// # Errors
+/// `RUN_ACTIVE` while a run is active (not for a dry run), and the store's errors.
+pub async fn vacuum(host: &Host, table: &Arc<TableHandle>, request: VacuumRequest) -> Result<VacuumReport> {
+    let run = RunId::new(host.env.ids.id()?)?;
+    let attempt = Attempt::open(host, table, &RefreshRequest::default(), run).await?;
+    let older_than = request.older_than.unwrap_or(attempt.options.older_than);
+    if request.dry_run {
+        let objects = retention::garbage(&attempt.incarnation, older_than).await?;
+        return Ok(VacuumReport { objects, deleted: false });
+    }
+    let lease = attempt.incarnation.take_lease(&attempt.run, &attempt.id).await?;
+    let result = leased(attempt, older_than).await;
+    if let Err(error) = lease.release().await {
+        log::warn!("a lease was not released and will expire: {error}");
+    }
+    table.follow().await;
+    result
+}
+
+async fn leased(mut attempt: Attempt, older_than: Duration) -> Result<VacuumReport> {
+    attempt.base = newest_base(&attempt.incarnation).await?;
+    if unfinished_runs(&attempt).await? {
+        fence(&attempt).await?;
+    }
+    let objects = retention::garbage(&attempt.incarnation, older_than).await?;
+    retention::delete(&attempt.incarnation, &objects).await?;
+    Ok(VacuumReport { objects, deleted: true })
+}
+
+/// A run that sleeps through a vacuum must not publish deleted files: its base must be older than the newest version.
+async fn unfinished_runs(attempt: &Attempt) -> Result<bool> {
+    let runs = history::run_summaries(&attempt.table).await?;
+    Ok(runs.iter().any(|run| matches!(run.state, RunState::Running | RunState::Abandoned | RunState::Unknown | RunState::Held)))
+}
+
+async fn fence(attempt: &Attempt) -> Result<()> {
+    let Some(base) = &attempt.base else { return Ok(()) };
+    let Some(revision) = attempt.definitions.revision(base.manifest.revision) else { return Ok(()) };
+    let source = attempt.incarnation.source_state(&base.manifest).await?;
+    let mut summary = attempt.summary(RunState::Published);
+    summary.handler_rows = Some(0);
+    let new = NewVersion { kind: VersionKind::Fence, revision, files: base.files.as_ref().clone(), source, base: Some(base) };
+    commit_version(attempt, new, summary, attempt.elapsed()).await.map(drop)
+}

@@ -1,0 +1,95 @@
+//! `CREATE EXTERNAL TABLE … STORED AS INCREMENTAL`: the same definition in DataFusion's own statement.
+//!
+//! ```text
+//! OPTIONS ('incremental.source' 'customers', 'incremental.key' 'id', 'incremental.track' 'name',
+//!          'incremental.handler' 'SELECT …' (or the name of a registered handler), 'incremental.<option>' '…')
+//! without options: attaches to what LOCATION holds
+//! ```
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::catalog::{Session, TableProvider, TableProviderFactory};
+use datafusion::common::Constraint;
+use datafusion::error::Result as DfResult;
+use datafusion::logical_expr::CreateExternalTable;
+
+use super::extension::Extension;
+use super::functions::session_state;
+use super::names::{parse_name_list, parse_table_name};
+use crate::define::{Existing, HandlerChoice, TableSpec, attach, create};
+use crate::env::Location;
+use crate::error::{Error, ErrorCode, Result};
+use crate::spec::Options;
+use crate::table::IncrementalTable;
+
+/// Registered for `STORED AS INCREMENTAL`.
+#[derive(Debug, Default)]
+pub struct IncrementalTableFactory;
+
+#[async_trait]
+impl TableProviderFactory for IncrementalTableFactory {
+    async fn create(&self, session: &dyn Session, cmd: &CreateExternalTable) -> DfResult<Arc<dyn TableProvider>> {
+        let state = session_state(session)?;
+        let extension = Extension::of(&state)?;
+        let host = extension.host(&state);
+        let [location] = cmd.locations.as_slice() else {
+            return Err(invalid(cmd, "it has several locations", "give one folder").into());
+        };
+        let location = Location::resolve(location, state.runtime_env())?;
+        let mut options = own_options(cmd);
+        if options.is_empty() {
+            let handle = attach(&host, &cmd.name, location).await?;
+            return Ok(Arc::new(IncrementalTable::new(handle)));
+        }
+        extension.check_may_act(&state, "CREATE EXTERNAL TABLE … STORED AS INCREMENTAL")?;
+        let spec = spec(cmd, &mut options)?;
+        let existing = if cmd.or_replace { Existing::Alter } else { Existing::Attach };
+        let created = create(&host, &spec, location, existing).await?;
+        Ok(Arc::new(IncrementalTable::new(created.handle)))
+    }
+}
+
+/// Options without the prefixes that the grammar adds or asks for.
+fn own_options(cmd: &CreateExternalTable) -> HashMap<String, String> {
+    let strip = |name: &str| name.strip_prefix("format.").unwrap_or(name).trim_start_matches("incremental.").to_string();
+    cmd.options.iter().map(|(name, value)| (strip(name), value.clone())).collect()
+}
+
+fn spec(cmd: &CreateExternalTable, options: &mut HashMap<String, String>) -> Result<TableSpec> {
+    let mut take = |name: &str| options.remove(name);
+    let source = take("source").ok_or_else(|| invalid(cmd, "it has no source", "set the option 'incremental.source'"))?;
+    let key = match take("key") {
+        Some(list) => parse_name_list(&list)?,
+        None => primary_key(cmd)?,
+    };
+    let track = take("track").map(|list| parse_name_list(&list)).transpose()?;
+    let handler = take("handler").ok_or_else(|| invalid(cmd, "it has no handler", "set the option 'incremental.handler'"))?;
+    Ok(TableSpec {
+        name: cmd.name.clone(),
+        source: parse_table_name(&source)?,
+        key,
+        track,
+        handler: if is_query(&handler) { HandlerChoice::Sql(handler) } else { HandlerChoice::Registered(handler) },
+        options: Options::parse(&cmd.name.to_string(), options.drain())?,
+    })
+}
+
+/// The name of a registered handler is one word; a query never is.
+fn is_query(text: &str) -> bool {
+    text.split_whitespace().nth(1).is_some()
+}
+
+fn primary_key(cmd: &CreateExternalTable) -> Result<Vec<String>> {
+    for constraint in cmd.constraints.iter() {
+        if let Constraint::PrimaryKey(columns) = constraint {
+            return Ok(columns.iter().filter_map(|i| cmd.schema.fields().get(*i)).map(|f| f.name().clone()).collect());
+        }
+    }
+    Err(invalid(cmd, "it has no key", "set the option 'incremental.key'"))
+}
+
+fn invalid(cmd: &CreateExternalTable, what: &str, remedy: &str) -> Error {
+    Error::new(ErrorCode::DefinitionInvalid, format!("table {}: {what}. Remedy: {remedy}", cmd.name))
+}

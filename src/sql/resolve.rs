@@ -1,0 +1,85 @@
+//! From names to incremental tables.
+
+use std::sync::Arc;
+
+use datafusion::common::TableReference;
+use datafusion::execution::SessionState;
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::table::{IncrementalTable, TableHandle};
+
+/// The incremental table of this name.
+///
+/// # Errors
+/// `TABLE_NOT_FOUND` when the session has no such table (the message names the nearest), or it is another kind.
+pub async fn incremental_table(state: &SessionState, name: &TableReference) -> Result<Arc<TableHandle>> {
+    match find(state, name).await? {
+        Found::Incremental(handle) => Ok(handle),
+        Found::Other => Err(Error::new(
+            ErrorCode::TableNotFound,
+            format!("{name} is not an incremental table. Remedy: name one of incremental_tables()"),
+        )),
+        Found::Nothing => {
+            let known = all_tables(state).await?;
+            let near = known
+                .iter()
+                .map(|(_, handle)| handle.name().to_string())
+                .min_by_key(|known| strsim::damerau_levenshtein(known, name.table()))
+                .map_or_else(|| "define it first".to_string(), |near| format!("the nearest is {near:?}"));
+            Err(Error::new(ErrorCode::TableNotFound, format!("no incremental table is called {name}. Remedy: {near}")))
+        }
+    }
+}
+
+/// What a name stands for in the session.
+#[derive(Debug)]
+pub enum Found {
+    /// One of our tables.
+    Incremental(Arc<TableHandle>),
+    /// Another table or a view.
+    Other,
+    /// Nothing.
+    Nothing,
+}
+
+/// Looks a name up.
+///
+/// # Errors
+/// The catalog's errors.
+pub async fn find(state: &SessionState, name: &TableReference) -> Result<Found> {
+    let resolved = state.config_options().catalog.clone();
+    let resolved = name.clone().resolve(&resolved.default_catalog, &resolved.default_schema);
+    let schema = state.catalog_list().catalog(&resolved.catalog).and_then(|catalog| catalog.schema(&resolved.schema));
+    let Some(schema) = schema else { return Ok(Found::Nothing) };
+    let provider = schema.table(&resolved.table).await;
+    let provider = provider.map_err(|e| Error::from_datafusion(e, ErrorCode::TableNotFound, format!("looking up {name}")))?;
+    Ok(match provider {
+        None => Found::Nothing,
+        Some(provider) => match provider.downcast_ref::<IncrementalTable>() {
+            Some(table) => Found::Incremental(Arc::clone(table.handle())),
+            None => Found::Other,
+        },
+    })
+}
+
+/// Every incremental table of the session with its full name, in name order.
+///
+/// # Errors
+/// The catalog's errors.
+pub async fn all_tables(state: &SessionState) -> Result<Vec<(TableReference, Arc<TableHandle>)>> {
+    let mut tables = vec![];
+    for catalog_name in state.catalog_list().catalog_names() {
+        let Some(catalog) = state.catalog_list().catalog(&catalog_name) else { continue };
+        for schema_name in catalog.schema_names() {
+            let Some(schema) = catalog.schema(&schema_name) else { continue };
+            for table in schema.table_names() {
+                let name = TableReference::full(catalog_name.as_str(), schema_name.as_str(), table.as_str());
+                if let Found::Incremental(handle) = find(state, &name).await? {
+                    tables.push((name, handle));
+                }
+            }
+        }
+    }
+    tables.sort_by_key(|(name, _)| name.to_string());
+    Ok(tables)
+}

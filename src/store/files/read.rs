@@ -1,0 +1,153 @@
+//! Reading a table's Parquet files back, verified.
+//!
+//! ```text
+//! ObjectRef ─ verify_object: size and BLAKE3, in blocks ─► open_rows ─► batches in the wanted schema
+//! ```
+//!
+//! Memory: one block while verifying, one row group's wanted columns while reading. Never returns rows of a file whose
+//! rows do not fit the schema.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::compute::cast;
+use arrow_schema::{Schema, SchemaRef};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt, TryFutureExt};
+use object_store::path::Path;
+use object_store::{Error as StoreError, ObjectStore, ObjectStoreExt};
+use parquet::arrow::arrow_reader::ArrowReaderOptions;
+use parquet::arrow::async_reader::AsyncFileReader;
+use parquet::arrow::{ParquetRecordBatchStreamBuilder, ProjectionMask};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+
+use crate::error::{Error, Result};
+use crate::store::{Incarnation, ObjectRef};
+
+const BLOCK_BYTES: u64 = 4 << 20;
+
+/// Compares size and BLAKE3 digest of an object with what is recorded of it.
+///
+/// # Errors
+/// `HISTORY_MISSING` when it is gone, `CORRUPT` when its bytes are others, `STORE_FAILED`.
+pub async fn verify_object(incarnation: &Incarnation, object: &ObjectRef) -> Result<()> {
+    let path = incarnation.path(&object.path);
+    let store = &incarnation.store().location().store;
+    let found = store.head(&path).await.map_err(|e| unreadable(incarnation, &path, e))?;
+    if found.size != object.bytes {
+        let what = format!("it has {} bytes and should have {}", found.size, object.bytes);
+        return Err(incarnation.objects().corrupt(&path, what));
+    }
+    let mut hasher = blake3::Hasher::new();
+    let mut done = 0;
+    while done < object.bytes {
+        let end = object.bytes.min(done + BLOCK_BYTES);
+        hasher.update(&store.get_range(&path, done..end).await.map_err(|e| unreadable(incarnation, &path, e))?);
+        done = end;
+    }
+    if hasher.finalize().to_hex().as_str() != object.hash {
+        return Err(incarnation.objects().corrupt(&path, "its bytes do not match the hash that is recorded for it"));
+    }
+    Ok(())
+}
+
+/// The rows of an object that was verified, as batches of `schema`: its columns by name, encodings cast.
+///
+/// # Errors
+/// `HISTORY_MISSING`, `STORE_FAILED`, and `CORRUPT` when the object is no Parquet file with these columns or has not
+/// `rows` rows (where a number is given).
+pub async fn open_rows(
+    incarnation: &Incarnation,
+    object: &ObjectRef,
+    schema: &SchemaRef,
+    batch_rows: usize,
+    rows: Option<u64>,
+) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+    let path = incarnation.path(&object.path);
+    let store = Arc::clone(&incarnation.store().location().store);
+    let reader = StoreReader { store, path: path.clone(), bytes: object.bytes };
+    let wrong = |e: ParquetError| from_parquet(incarnation, &path, e);
+    let builder = ParquetRecordBatchStreamBuilder::new(reader).await.map_err(wrong)?;
+    let found = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
+    if let Some(rows) = rows.filter(|rows| *rows != found) {
+        return Err(incarnation.objects().corrupt(&path, format!("it has {found} rows and should have {rows}")));
+    }
+    let roots =
+        roots(builder.schema(), schema).map_err(|name| incarnation.objects().corrupt(&path, format!("it has no column {name:?}")))?;
+    let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
+    let stream = builder.with_projection(mask).with_batch_size(batch_rows.max(1)).build().map_err(wrong)?;
+    let (incarnation, schema) = (incarnation.clone(), Arc::clone(schema));
+    let fit = move |batch: std::result::Result<RecordBatch, ParquetError>| {
+        let batch = batch.map_err(|e| from_parquet(&incarnation, &path, e))?;
+        fit_schema(&batch, &schema).map_err(|e| incarnation.objects().corrupt(&path, e))
+    };
+    Ok(stream.map(fit).boxed())
+}
+
+fn roots(found: &Schema, wanted: &Schema) -> std::result::Result<Vec<usize>, String> {
+    wanted.fields().iter().map(|field| found.index_of(field.name()).map_err(|_| field.name().clone())).collect()
+}
+
+fn fit_schema(batch: &RecordBatch, schema: &SchemaRef) -> std::result::Result<RecordBatch, arrow_schema::ArrowError> {
+    let column = |name: &str, wanted: &arrow_schema::DataType| -> std::result::Result<ArrayRef, arrow_schema::ArrowError> {
+        let column = batch.column(batch.schema_ref().index_of(name)?);
+        if column.data_type() == wanted { Ok(Arc::clone(column)) } else { cast(column, wanted) }
+    };
+    let columns =
+        schema.fields().iter().map(|field| column(field.name(), field.data_type())).collect::<std::result::Result<Vec<_>, _>>()?;
+    RecordBatch::try_new(Arc::clone(schema), columns)
+}
+
+fn unreadable(incarnation: &Incarnation, path: &Path, error: StoreError) -> Error {
+    match error {
+        StoreError::NotFound { .. } => incarnation.objects().missing(path),
+        other => incarnation.objects().failed("reading", path, other),
+    }
+}
+
+fn from_parquet(incarnation: &Incarnation, path: &Path, error: ParquetError) -> Error {
+    match error {
+        ParquetError::External(inner) => match inner.downcast::<StoreError>() {
+            Ok(error) => unreadable(incarnation, path, *error),
+            Err(other) => incarnation.objects().corrupt(path, other),
+        },
+        other => incarnation.objects().corrupt(path, other),
+    }
+}
+
+/// An object as Parquet's reader wants it.
+struct StoreReader {
+    store: Arc<dyn ObjectStore>,
+    path: Path,
+    bytes: u64,
+}
+
+fn external(error: StoreError) -> ParquetError {
+    ParquetError::External(Box::new(error))
+}
+
+impl AsyncFileReader for StoreReader {
+    fn get_bytes(&mut self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ParquetError>> {
+        self.store.get_range(&self.path, range).map_err(external).boxed()
+    }
+
+    fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, Result<Vec<Bytes>, ParquetError>> {
+        async move { self.store.get_ranges(&self.path, &ranges).await.map_err(external) }.boxed()
+    }
+
+    fn get_metadata<'a>(
+        &'a mut self,
+        options: Option<&'a ArrowReaderOptions>,
+    ) -> BoxFuture<'a, Result<Arc<ParquetMetaData>, ParquetError>> {
+        async move {
+            let bytes = self.bytes;
+            let reader = ParquetMetaDataReader::new().with_arrow_reader_options(options).with_prefetch_hint(Some(64 << 10));
+            Ok(Arc::new(reader.load_and_finish(self, bytes).await?))
+        }
+        .boxed()
+    }
+}
