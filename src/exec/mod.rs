@@ -1,1 +1,6 @@
 //! Physical operators, one folder each.
+
+pub mod contract;
+pub mod equality;
+pub mod handler;
+pub mod unique_key;
