@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 pub use clock::{Clock, SystemClock};
 pub use durable::DurableLocalStore;
+pub(crate) use durable::LocalFailure;
+pub(crate) use ids::hex;
 pub use ids::{Ids, RandomIds, SeededIds};
 pub use location::Location;
 

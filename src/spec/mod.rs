@@ -15,6 +15,6 @@ mod summary;
 
 pub use definition::{Definition, FingerprintKind, HandlerSpec, HostFunction, Revision, SourceSpec};
 pub use ids::{RunId, VersionNumber, encode_name};
-pub use options::{OptionKind, OptionSpec, Options, OperationalOptions, SemanticOptions, OPTIONS};
+pub use options::{OPTIONS, OperationalOptions, OptionKind, OptionSpec, Options, SemanticOptions};
 pub use schema::{TypeDifference, check_same_types, normalize_schema, normalize_type, same_type, unsupported_type};
 pub use summary::{RunMode, RunReason, RunState, RunSummary};

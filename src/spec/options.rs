@@ -45,7 +45,12 @@ use OptionKind::{Operational, Semantic};
 /// Every option.
 pub const OPTIONS: &[OptionSpec] = &[
     option("incremental", Semantic, "true", "false: every run hands all rows to the handler, and any SELECT is admitted"),
-    option("allow_volatile", Semantic, "false", "true: the handler may call volatile and stable functions; unchanged rows keep their values"),
+    option(
+        "allow_volatile",
+        Semantic,
+        "false",
+        "true: the handler may call volatile and stable functions; unchanged rows keep their values",
+    ),
     option("fingerprint", Semantic, "xxh3", "xxh3, or blake3 where an adversary controls the input"),
     option("max_deleted_fraction", Operational, "0.5", "a run that would delete a larger part of the table is held; NULL: no guard"),
     option("guard_min_rows", Operational, "1000", "the guard looks only at runs that would delete at least this many rows"),
@@ -231,7 +236,8 @@ impl Options {
     fn value<T>(&self, table: &str, name: &'static str, parse: impl Fn(&str) -> Option<T>) -> Result<T> {
         let spec = spec(name).ok_or_else(|| unknown(table, name))?;
         let text = self.get(name).unwrap_or(spec.default);
-        parse(text.trim()).ok_or_else(|| refused(table, name, &format!("cannot be {text:?}"), &format!("{} (default {})", spec.doc, spec.default)))
+        parse(text.trim())
+            .ok_or_else(|| refused(table, name, &format!("cannot be {text:?}"), &format!("{} (default {})", spec.doc, spec.default)))
     }
 }
 

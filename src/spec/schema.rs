@@ -53,8 +53,24 @@ fn normalize_map(entries: &Field) -> DataType {
 }
 
 fn is_utc(zone: &str) -> bool {
-    ["utc", "z", "+00:00", "-00:00", "+0000", "+00", "etc/utc", "gmt", "etc/gmt", "zulu", "etc/zulu", "uct", "etc/uct", "universal", "etc/universal"]
-        .contains(&zone.to_ascii_lowercase().as_str())
+    [
+        "utc",
+        "z",
+        "+00:00",
+        "-00:00",
+        "+0000",
+        "+00",
+        "etc/utc",
+        "gmt",
+        "etc/gmt",
+        "zulu",
+        "etc/zulu",
+        "uct",
+        "etc/uct",
+        "universal",
+        "etc/universal",
+    ]
+    .contains(&zone.to_ascii_lowercase().as_str())
 }
 
 /// A column whose type is not what it was.
@@ -105,7 +121,9 @@ pub fn same_type(a: &DataType, b: &DataType) -> bool {
     }
     fn same_entries(a: &Field, b: &Field) -> bool {
         match (a.data_type(), b.data_type()) {
-            (DataType::Struct(a), DataType::Struct(b)) => a.len() == b.len() && a.iter().zip(b).all(|(x, y)| same(x.data_type(), y.data_type())),
+            (DataType::Struct(a), DataType::Struct(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(x, y)| same(x.data_type(), y.data_type()))
+            }
             _ => false,
         }
     }
@@ -117,16 +135,18 @@ pub fn unsupported_type(data_type: &DataType, as_key: bool) -> Option<String> {
     let nested = |field: &Field| unsupported_type(field.data_type(), as_key);
     match data_type {
         DataType::Null => Some("the type Null has no values; cast the column to a concrete type".into()),
-        DataType::Interval(_) => {
-            Some("intervals cannot be stored in Parquet; cast the column to text or to separate numbers".into())
-        }
+        DataType::Interval(_) => Some("intervals cannot be stored in Parquet; cast the column to text or to separate numbers".into()),
         DataType::Union(..) => Some("unions cannot be stored in Parquet; use one column per alternative".into()),
         DataType::Map(..) if as_key => Some("a map has no order and cannot be a key; extract the fields that identify the row".into()),
         DataType::Map(entries, _) => nested(entries),
         DataType::Dictionary(_, value) => unsupported_type(value, as_key),
         DataType::RunEndEncoded(_, values) => nested(values),
-        DataType::List(f) | DataType::LargeList(f) | DataType::ListView(f) | DataType::LargeListView(f) | DataType::FixedSizeList(f, _) => nested(f),
-        DataType::Struct(fields) if fields.is_empty() => Some("a struct without fields cannot be stored in Parquet; leave the column out".into()),
+        DataType::List(f) | DataType::LargeList(f) | DataType::ListView(f) | DataType::LargeListView(f) | DataType::FixedSizeList(f, _) => {
+            nested(f)
+        }
+        DataType::Struct(fields) if fields.is_empty() => {
+            Some("a struct without fields cannot be stored in Parquet; leave the column out".into())
+        }
         DataType::Struct(fields) => fields.iter().find_map(|f| nested(f)),
         _ => None,
     }

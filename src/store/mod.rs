@@ -1,5 +1,47 @@
 //! Durable state of one table on an object store.
+//!
+//! ```text
+//! TableStore    <location>/table/            created, dropped, purged
+//! Incarnation   <location>/<incarnation>/
+//!   ├ revisions/  definitions                log
+//!   ├ versions/   slots: one winner each     log ─► manifests/, sources/ ─► data/<run>/<attempt>/
+//!   ├ lease/      who is at work             log
+//!   └ runs/       request, seal, attempts    created once
+//! ```
+//!
+//! Every object is written once, create-only, and read back when the answer is lost. Every metadata object carries its
+//! checksum. Nothing here knows plans or SQL.
 
+mod commit;
+mod definitions;
+pub mod deletion_vector;
+mod envelope;
+mod incarnation;
+mod lease;
+mod log;
 mod manifest;
+mod objects;
+mod parts;
+mod paths;
+mod probe;
+pub mod retention;
+mod runs;
+mod table_store;
+#[cfg(test)]
+mod tests;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use commit::CommitOutcome;
+pub use definitions::{DefinitionEntry, DefinitionLog};
+pub use incarnation::{FORMAT, Incarnation, Slot};
+pub use lease::{Lease, LeaseHolder};
 pub use manifest::*;
+pub use retention::VacuumReport;
+pub use runs::{AttemptRecord, Capture, DeadRows, DraftOutput, RunRequest, RunStore, Seal, SealOutcome, Written};
+pub use table_store::{TableEntry, TableState, TableStore};
+
+/// Locks; what is guarded here stays whole when a holder panics.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

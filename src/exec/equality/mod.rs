@@ -1,0 +1,28 @@
+//! Typed equality: the one definition of "equal" for keys, fingerprints and output checks.
+//!
+//! ```text
+//! column (any encoding) ─ bind ─► canonical bytes ─┬─► keys         exact, in memory: KeySet, the diff's index
+//!                                                  ├─► fingerprint  128 bits, keyed, stored in index files
+//!                                                  └─► output check
+//! ```
+//!
+//! Same declared type and SQL's `IS NOT DISTINCT FROM`, at every depth; every NaN equals every NaN, -0.0 equals 0.0; text
+//! is compared by bytes; dictionaries, views, runs and large offsets are encodings and never matter; struct fields match by
+//! name; maps are sets of entries. Bound in memory by the batch at hand. It never compares by hash alone, never coerces types.
+
+mod column;
+mod encoder;
+mod fingerprint;
+mod keys;
+mod normalize;
+mod render;
+#[cfg(test)]
+mod tests;
+
+pub use encoder::{CanonicalEncoder, EncodedRows};
+pub use fingerprint::Fingerprinter;
+pub(crate) use keys::{ByteKeys, Hashing, KeyBatch, KeyReader, KeyShape, KeyStore, KeyTable, SmallKeys, too_many_keys};
+pub use keys::{KeyHash, KeySet};
+pub use normalize::normalize_array;
+pub(crate) use normalize::{Piece, pieces};
+pub use render::render_key;

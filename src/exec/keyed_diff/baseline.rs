@@ -1,0 +1,148 @@
+//! The baseline in memory: every live key of the accepted version with its fingerprint and its position.
+//!
+//! ```text
+//! position      0      1      2      3   …
+//! key          [k0]   [k1]   [k2]   [k3]        8 bytes, or the key's bytes and 8 more
+//! fingerprint  [f0]   [f1]   [f2]   [f3]        16 bytes
+//! runs         file 0, rows 0.. ─┘  file 1, row 7.. ─┘     one entry per stretch without a gap
+//! table        hash → position                  built when the first prediction fails; 5 bytes per bucket
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use hashbrown::HashTable;
+use roaring::RoaringTreemap;
+
+use super::bitmap::Bitmap;
+use crate::error::{Error, ErrorCode, Result};
+use crate::exec::equality::{Hashing, KeyBatch, KeyStore, too_many_keys};
+
+/// The columns of one batch of the index scan, beside the keys.
+pub(crate) struct IndexRows<'a> {
+    pub(crate) high: &'a [i64],
+    pub(crate) low: &'a [i64],
+    pub(crate) file: &'a [u32],
+    pub(crate) row: &'a [u64],
+}
+
+/// A stretch of baseline rows that lie one after another in one file.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    start: usize,
+    file: u32,
+    row: u64,
+}
+
+/// The baseline, immutable once it is loaded.
+#[derive(Debug)]
+pub(crate) struct Baseline<K> {
+    keys: K,
+    fingerprints: Vec<u128>,
+    runs: Vec<Run>,
+    hashing: Hashing,
+    table: OnceLock<Result<HashTable<u32>>>,
+}
+
+impl<K: KeyStore> Baseline<K> {
+    pub(crate) fn new(hashing: Hashing) -> Self {
+        Self { keys: K::default(), fingerprints: Vec::new(), runs: Vec::new(), hashing, table: OnceLock::new() }
+    }
+
+    pub(crate) fn reserve(&mut self, rows: usize) {
+        self.keys.reserve(rows);
+        self.fingerprints.reserve(rows);
+    }
+
+    pub(crate) fn push(&mut self, keys: &KeyBatch, rows: &IndexRows<'_>) -> Result<()> {
+        if u32::try_from(self.keys.len() + rows.row.len()).is_err() {
+            return Err(too_many_keys());
+        }
+        let halves = rows.high.iter().zip(rows.low);
+        for (at, ((high, low), (file, row))) in halves.zip(rows.file.iter().zip(rows.row)).enumerate() {
+            let position = self.keys.len();
+            let follows = |run: &Run| run.file == *file && run.row + (position - run.start) as u64 == *row;
+            if !self.runs.last().is_some_and(follows) {
+                self.runs.push(Run { start: position, file: *file, row: *row });
+            }
+            self.keys.push(K::key(keys, at));
+            self.fingerprints.push(super::columns::join_fingerprint(*high, *low));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Bytes allocated, and those that the hash table will take when it is built.
+    pub(crate) fn allocated(&self) -> usize {
+        let buckets = (self.len() + self.len() / 7 + 1).next_power_of_two();
+        let table = if self.len() == 0 { 0 } else { buckets * (size_of::<u32>() + 1) };
+        self.keys.allocated() + self.fingerprints.capacity() * size_of::<u128>() + self.runs.capacity() * size_of::<Run>() + table
+    }
+
+    #[inline]
+    pub(crate) fn is(&self, position: usize, key: K::Key<'_>) -> bool {
+        self.keys.is(position, key)
+    }
+
+    #[inline]
+    pub(crate) fn fingerprint(&self, position: usize) -> Option<u128> {
+        self.fingerprints.get(position).copied()
+    }
+
+    /// The position of `key` by its hash.
+    #[inline]
+    pub(crate) fn find(&self, key: K::Key<'_>, hash: u64) -> Result<Option<usize>> {
+        if self.len() == 0 {
+            return Ok(None);
+        }
+        match self.table.get_or_init(|| self.build()) {
+            Ok(table) => Ok(table.find(hash, |position| self.keys.is(*position as usize, key)).map(|position| *position as usize)),
+            Err(error) => Err(error.clone()),
+        }
+    }
+
+    fn build(&self) -> Result<HashTable<u32>> {
+        let mut table = HashTable::with_capacity(self.len());
+        let rehash = |position: &u32| K::hash(self.keys.get(*position as usize), self.hashing);
+        for position in 0..self.len() {
+            let key = self.keys.get(position);
+            let hash = K::hash(key, self.hashing);
+            if table.find(hash, |other: &u32| self.keys.is(*other as usize, key)).is_some() {
+                return Err(Error::new(
+                    ErrorCode::Corrupt,
+                    "the accepted version's index holds a key twice. Remedy: roll back to an older version, or REFRESH … FULL",
+                ));
+            }
+            // `push` keeps the number of rows below 2^32.
+            table.insert_unique(hash, position as u32, rehash);
+        }
+        Ok(table)
+    }
+
+    /// The rows that `seen` does not have, and those that `changed` has, as rows of their files; and how many are not seen.
+    pub(crate) fn dead(&self, seen: &Bitmap, changed: &Bitmap) -> (u64, BTreeMap<u32, RoaringTreemap>) {
+        let (mut deleted, mut dead) = (0, BTreeMap::<u32, RoaringTreemap>::new());
+        let ends = self.runs.iter().skip(1).map(|run| run.start).chain([self.len()]);
+        for (run, end) in self.runs.iter().zip(ends) {
+            let mut open: Option<usize> = None;
+            for position in run.start..=end {
+                let is_seen = position < end && seen.get(position);
+                let is_dead = position < end && (!is_seen || changed.get(position));
+                deleted += u64::from(position < end && !is_seen);
+                match (open, is_dead) {
+                    (None, true) => open = Some(position),
+                    (Some(first), false) => {
+                        let row = |position: usize| run.row + (position - run.start) as u64;
+                        dead.entry(run.file).or_default().insert_range(row(first)..row(position));
+                        open = None;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        (deleted, dead)
+    }
+}

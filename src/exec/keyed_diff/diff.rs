@@ -1,0 +1,127 @@
+//! The diff itself: keys and fingerprints in, verdicts out. No Arrow plans, no I/O.
+//!
+//! ```text
+//! source row ─► is it the row after the last match? ── yes ─► no hash, no look-up
+//!                        │ no: one of the next few? the table?
+//!      found ─► seen bit: set before? → Duplicate;  fingerprint equal? → Unchanged : Updated
+//!      absent ─► set of new keys:  had it? → Duplicate : Created
+//! ```
+//!
+//! Both the seen bits and the set of new keys are shared by all partitions, so a duplicate is found wherever its copies are.
+//! Memory: the baseline, two bits per row of it, and the new keys.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use roaring::RoaringTreemap;
+
+use super::baseline::Baseline;
+use super::bitmap::Bitmap;
+use crate::error::Result;
+use crate::exec::equality::{Hashing, KeyBatch, KeyStore, KeyTable, too_many_keys};
+
+/// Rows tried after a failed prediction, before hashing: steps over deleted rows.
+const LOOK_AHEAD: usize = 4;
+const SHARDS: usize = 64;
+
+/// What a source row is, compared with the baseline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Created,
+    Updated,
+    Unchanged,
+    /// The key was met before.
+    Duplicate,
+}
+
+/// Where one partition is in the baseline, and what it cost.
+#[derive(Debug, Default)]
+pub(crate) struct Probe {
+    next: usize,
+    pub(crate) lookups: u64,
+}
+
+/// The diff of one kind of key, behind the kind.
+pub(crate) trait Differ: Send + Sync {
+    /// One verdict per fingerprint; returns the bytes that the set of new keys grew by.
+    fn classify(&self, probe: &mut Probe, keys: &KeyBatch, fingerprints: &[u128], verdicts: &mut Vec<Verdict>) -> Result<usize>;
+    /// Deleted rows, and the dead rows (replaced or deleted) of each file. Meaningful when every partition has ended.
+    fn dead(&self) -> (u64, BTreeMap<u32, RoaringTreemap>);
+}
+
+/// The shared state of one diff.
+pub(crate) struct Diff<K> {
+    baseline: Baseline<K>,
+    seen: Bitmap,
+    changed: Bitmap,
+    new_keys: Vec<Mutex<KeyTable<K>>>,
+    hashing: Hashing,
+}
+
+impl<K: KeyStore> Diff<K> {
+    pub(crate) fn new(baseline: Baseline<K>, hashing: Hashing) -> Self {
+        let (seen, changed) = (Bitmap::new(baseline.len()), Bitmap::new(baseline.len()));
+        let new_keys = (0..SHARDS).map(|_| Mutex::new(KeyTable::new(hashing))).collect();
+        Self { baseline, seen, changed, new_keys, hashing }
+    }
+
+    /// Bytes of everything that is allocated at the start.
+    pub(crate) fn allocated(&self) -> usize {
+        self.baseline.allocated() + self.seen.allocated() + self.changed.allocated()
+    }
+
+    #[inline]
+    fn predict(&self, next: usize, key: K::Key<'_>) -> Option<usize> {
+        (next..next + LOOK_AHEAD).find(|position| self.baseline.is(*position, key))
+    }
+
+    fn insert_new(&self, key: K::Key<'_>, hash: u64, grown: &mut usize) -> Result<Verdict> {
+        // Bits that hashbrown uses neither for the bucket nor for the tag of a shard of this size.
+        let Some(shard) = self.new_keys.get((hash >> 48) as usize % SHARDS) else { return Err(too_many_keys()) };
+        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = shard.allocated();
+        let (_, is_new) = shard.insert(key, hash).ok_or_else(too_many_keys)?;
+        *grown += shard.allocated() - before;
+        Ok(if is_new { Verdict::Created } else { Verdict::Duplicate })
+    }
+
+    fn known(&self, position: usize, fingerprint: u128) -> Verdict {
+        if !self.seen.set(position) {
+            return Verdict::Duplicate;
+        }
+        if self.baseline.fingerprint(position) == Some(fingerprint) {
+            return Verdict::Unchanged;
+        }
+        self.changed.set(position);
+        Verdict::Updated
+    }
+}
+
+impl<K: KeyStore> Differ for Diff<K> {
+    fn classify(&self, probe: &mut Probe, keys: &KeyBatch, fingerprints: &[u128], verdicts: &mut Vec<Verdict>) -> Result<usize> {
+        let mut grown = 0;
+        verdicts.reserve(fingerprints.len());
+        for (row, fingerprint) in fingerprints.iter().enumerate() {
+            let key = K::key(keys, row);
+            if let Some(position) = self.predict(probe.next, key) {
+                probe.next = position + 1;
+                verdicts.push(self.known(position, *fingerprint));
+                continue;
+            }
+            let hash = K::hash(key, self.hashing);
+            probe.lookups += 1;
+            verdicts.push(match self.baseline.find(key, hash)? {
+                Some(position) => {
+                    probe.next = position + 1;
+                    self.known(position, *fingerprint)
+                }
+                None => self.insert_new(key, hash, &mut grown)?,
+            });
+        }
+        Ok(grown)
+    }
+
+    fn dead(&self) -> (u64, BTreeMap<u32, RoaringTreemap>) {
+        self.baseline.dead(&self.seen, &self.changed)
+    }
+}

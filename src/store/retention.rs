@@ -1,0 +1,263 @@
+//! Vacuum: which objects nothing needs any more.
+//!
+//! ```text
+//! every object of the incarnation, by kind
+//!   log entry, run record, foreign ────────────────────────────────────────────► kept for ever
+//!   named by a retained version, or by a finished draft that is young enough ──► kept
+//!   written after the newest version, or by a sealed run that may still publish ► kept: its run's base is the newest
+//!   of a draft at work ─────────────────────────────────────────────────────────► kept
+//!   else ───────────────────────────────────────────────────────────────────────► garbage
+//! ```
+//!
+//! A run reads its base before it writes, so a file older than the newest slot belongs to a run that can only lose.
+//! Ages are by the store's timestamps. Memory: one name per object. Never deletes a kind that is not named here.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use futures::TryStreamExt;
+
+use super::incarnation::{Incarnation, Slot};
+use super::lease::micros;
+use super::manifest::Manifest;
+use super::paths::{self, Kind};
+use crate::error::{Error, ErrorCode, Result};
+use crate::spec::{RunId, RunMode};
+
+/// A draft without an end is taken for dead no sooner.
+const DRAFT_PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
+/// A mark for the store's clock is used within moments.
+const MARK_PATIENCE: Duration = Duration::from_secs(300);
+const DELETE_CHUNK: usize = 1000;
+
+/// What a vacuum found, or did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VacuumReport {
+    /// The objects, relative to the incarnation's folder, and their sizes.
+    pub objects: Vec<(String, u64)>,
+    /// Whether they are deleted; `false` for a dry run.
+    pub deleted: bool,
+}
+
+/// Every object that must stay: see the module's picture.
+///
+/// # Errors
+/// `STORE_FAILED`, and `HISTORY_MISSING` or `CORRUPT` when the newest version is incomplete.
+pub async fn reachable(inc: &Incarnation, older_than: Duration) -> Result<HashSet<String>> {
+    let survey = Survey::new(inc, older_than, false).await?;
+    let garbage: HashSet<&str> = survey.garbage.iter().map(|(path, _)| path.as_str()).collect();
+    let listed = survey.objects.iter().map(|object| &object.relative).filter(|path| !garbage.contains(path.as_str()));
+    Ok(listed.chain(&survey.referenced).cloned().collect())
+}
+
+/// Every object that nothing needs, with its size, in path order. Call it after a version was published that no
+/// unfinished run can have as its base's successor.
+///
+/// # Errors
+/// Those of [`reachable`].
+pub async fn garbage(inc: &Incarnation, older_than: Duration) -> Result<Vec<(String, u64)>> {
+    Ok(Survey::new(inc, older_than, false).await?.garbage)
+}
+
+/// What [`garbage`] would be if a version were published now: a dry run's answer.
+///
+/// # Errors
+/// Those of [`reachable`].
+pub async fn preview(inc: &Incarnation, older_than: Duration) -> Result<Vec<(String, u64)>> {
+    Ok(Survey::new(inc, older_than, true).await?.garbage)
+}
+
+/// Deletes what [`garbage`] returned; returns the bytes. May be repeated.
+///
+/// # Errors
+/// `STORE_FAILED`; part of the objects may be deleted then.
+pub async fn delete(inc: &Incarnation, garbage: &[(String, u64)]) -> Result<u64> {
+    let mut freed = 0;
+    for chunk in garbage.chunks(DELETE_CHUNK) {
+        let deletable = |path: &str| paths::is_safe(path) && matches!(Kind::of(path), Kind::Part | Kind::RunFile(_) | Kind::ClockMark);
+        if let Some((path, _)) = chunk.iter().find(|(path, _)| !deletable(path)) {
+            return Err(Error::internal(format!("table {:?}: vacuum was to delete {path:?}", inc.name())));
+        }
+        inc.objects().delete(chunk.iter().map(|(path, _)| inc.path(path)).collect()).await?;
+        freed += chunk.iter().map(|(_, bytes)| bytes).sum::<u64>();
+    }
+    Ok(freed)
+}
+
+struct Listed {
+    relative: String,
+    bytes: u64,
+    modified: i64,
+}
+
+/// What the listing says of one run.
+#[derive(Default)]
+struct RunFacts {
+    newest: i64,
+    started: usize,
+    ended: usize,
+    drafted: Option<i64>,
+}
+
+struct Survey<'a> {
+    inc: &'a Incarnation,
+    older_than: i64,
+    /// Whether a version is taken to be published now.
+    fenced: bool,
+    now: i64,
+    newest: Option<(Slot, i64)>,
+    referenced: HashSet<String>,
+    objects: Vec<Listed>,
+    garbage: Vec<(String, u64)>,
+}
+
+impl<'a> Survey<'a> {
+    async fn new(inc: &'a Incarnation, older_than: Duration, fenced: bool) -> Result<Self> {
+        let now = inc.store_now().await?;
+        let newest = match inc.newest_version().await? {
+            Some(slot) => inc.dated_slot(slot.version).await?,
+            None => None,
+        };
+        let (referenced, objects, garbage) = (HashSet::new(), Vec::new(), Vec::new());
+        let mut survey = Self { inc, older_than: micros(older_than), fenced, now, newest, referenced, objects, garbage };
+        survey.mark_versions().await?;
+        survey.list().await?;
+        survey.judge().await?;
+        Ok(survey)
+    }
+
+    /// Marks what the retained versions name: the newest, and each whose successor is young.
+    async fn mark_versions(&mut self) -> Result<()> {
+        let Some((newest, mut successor_at)) = self.newest.clone() else { return Ok(()) };
+        let manifest = self.inc.manifest(&newest).await?;
+        self.mark(&newest, &manifest).await?;
+        for version in (1..newest.version).rev() {
+            if self.now.saturating_sub(successor_at) >= self.older_than {
+                break;
+            }
+            let Some((slot, at)) = self.inc.dated_slot(version).await? else { break };
+            let marked = match self.inc.manifest(&slot).await {
+                Ok(manifest) => self.mark(&slot, &manifest).await,
+                Err(e) => Err(e),
+            };
+            match marked {
+                // An earlier vacuum with a shorter retention took it.
+                Err(e) if e.code() == ErrorCode::HistoryMissing => {}
+                other => other?,
+            }
+            successor_at = at;
+        }
+        Ok(())
+    }
+
+    async fn mark(&mut self, slot: &Slot, manifest: &Manifest) -> Result<()> {
+        self.referenced.insert(slot.manifest.clone());
+        self.referenced.extend(manifest.source.iter().map(|object| object.path.clone()));
+        for part in &manifest.parts {
+            if !self.referenced.contains(&part.path) {
+                let files = self.inc.read_part(part).await?;
+                self.referenced.extend(files.iter().flat_map(|file| file.objects()).map(|object| object.path.clone()));
+                self.referenced.insert(part.path.clone());
+            }
+        }
+        Ok(())
+    }
+
+    async fn list(&mut self) -> Result<()> {
+        let mut listed = self.inc.objects().list(&self.inc.core.root);
+        while let Some(object) = listed.try_next().await? {
+            if let Some(relative) = paths::relative_to(&self.inc.core.root, &object.location) {
+                self.objects.push(Listed { relative, bytes: object.size, modified: object.last_modified.timestamp_micros() });
+            }
+        }
+        self.objects.sort_by(|a, b| a.relative.cmp(&b.relative));
+        Ok(())
+    }
+
+    async fn judge(&mut self) -> Result<()> {
+        let runs = self.judge_runs().await?;
+        let young = |object: &Listed, patience: i64| self.now.saturating_sub(object.modified) < patience;
+        let is_garbage = |object: &&Listed| match Kind::of(&object.relative) {
+            Kind::LogEntry | Kind::RunRecord | Kind::Foreign => false,
+            Kind::ClockMark => !young(object, micros(MARK_PATIENCE)),
+            _ if self.referenced.contains(&object.relative) => false,
+            Kind::Part => self.is_outrun(object.modified),
+            Kind::RunFile(run) => match runs.get(run) {
+                Some(Verdict::Keep) | None => false,
+                Some(Verdict::Outrun) => self.is_outrun(object.modified),
+                Some(Verdict::Delete) => true,
+            },
+        };
+        self.garbage = self.objects.iter().filter(is_garbage).map(|object| (object.relative.clone(), object.bytes)).collect();
+        Ok(())
+    }
+
+    /// Whether a run that wrote something then can only lose its slot.
+    fn is_outrun(&self, written: i64) -> bool {
+        match &self.newest {
+            _ if self.fenced => written < self.now,
+            Some((_, at)) => written < *at,
+            None => false,
+        }
+    }
+
+    /// A verdict on every run that has files which no retained version names.
+    async fn judge_runs(&mut self) -> Result<BTreeMap<String, Verdict>> {
+        let mut facts: BTreeMap<String, RunFacts> = BTreeMap::new();
+        let mut asked: HashSet<String> = HashSet::new();
+        for object in &self.objects {
+            let mut segments = object.relative.split('/');
+            let (Some("runs" | "data"), Some(run), Some(name)) = (segments.next(), segments.next(), segments.next()) else { continue };
+            let fact = facts.entry(run.to_string()).or_default();
+            fact.newest = fact.newest.max(object.modified);
+            match Kind::of(&object.relative) {
+                Kind::RunRecord if name == "draft.json" => fact.drafted = Some(object.modified),
+                Kind::RunRecord if name.ends_with(".attempt.json") => fact.started += 1,
+                Kind::RunRecord if name.ends_with(".end.json") => fact.ended += 1,
+                Kind::RunFile(run) if !self.referenced.contains(&object.relative) => {
+                    asked.insert(run.to_string());
+                }
+                _ => {}
+            }
+        }
+        let mut verdicts = BTreeMap::new();
+        for (run, fact) in facts.into_iter().filter(|(run, _)| asked.contains(run)) {
+            let verdict = self.judge_run(&run, &fact).await?;
+            verdicts.insert(run, verdict);
+        }
+        Ok(verdicts)
+    }
+
+    async fn judge_run(&mut self, run: &str, fact: &RunFacts) -> Result<Verdict> {
+        let Ok(id) = RunId::new(run) else { return Ok(Verdict::Keep) };
+        let store = self.inc.run(&id);
+        let request = match store.request().await {
+            Err(e) if e.code() == ErrorCode::Corrupt => return Ok(Verdict::Keep),
+            request => request?,
+        };
+        if request.is_some_and(|request| request.mode == RunMode::Published) {
+            let newest = self.newest.as_ref().map(|(slot, _)| slot.version);
+            let sealed = store.seal().await?;
+            let may_publish = !self.fenced && sealed.is_some_and(|seal| seal.base == newest);
+            return Ok(if may_publish { Verdict::Keep } else { Verdict::Outrun });
+        }
+        if let Some(drafted) = fact.drafted {
+            if self.now.saturating_sub(drafted) < self.older_than {
+                let files = store.draft().await?.map(|draft| draft.files).unwrap_or_default();
+                self.referenced.extend(files.iter().flat_map(|file| file.objects()).map(|object| object.path.clone()));
+            }
+            return Ok(Verdict::Delete);
+        }
+        let patience =
+            if fact.started > fact.ended || fact.started == 0 { self.older_than.max(micros(DRAFT_PATIENCE)) } else { self.older_than };
+        Ok(if self.now.saturating_sub(fact.newest) < patience { Verdict::Keep } else { Verdict::Delete })
+    }
+}
+
+/// What becomes of a run's files that no version names.
+enum Verdict {
+    Keep,
+    /// Garbage where the newest version is younger.
+    Outrun,
+    Delete,
+}
