@@ -90,7 +90,9 @@ fn missing(table: &str, name: &str, registry: &HandlerRegistry) -> Error {
     let known = registry.names();
     Error::new(
         ErrorCode::HandlerVersion,
-        format!("table {table:?}: no handler {name:?} is registered in this session (registered: {known:?}). Remedy: register it before the run"),
+        format!(
+            "table {table:?}: no handler {name:?} is registered in this session (registered: {known:?}). Remedy: register it before the run"
+        ),
     )
 }
 

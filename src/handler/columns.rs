@@ -36,7 +36,11 @@ pub(crate) fn check_type(table: &str, clause: &str, field: &Field) -> Result<()>
         None => Ok(()),
         Some(reason) => Err(Error::new(
             ErrorCode::TypeUnsupported,
-            format!("table {table:?}: {clause} column {:?} has type {}: {reason}. Remedy: change it in a source view", field.name(), field.data_type()),
+            format!(
+                "table {table:?}: {clause} column {:?} has type {}: {reason}. Remedy: change it in a source view",
+                field.name(),
+                field.data_type()
+            ),
         )),
     }
 }

@@ -17,6 +17,7 @@ fn conform(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
 
 /// A batch of exactly `schema` from `columns`, which stand in its order.
 pub(crate) fn conform_batch(schema: &SchemaRef, columns: &[ArrayRef], rows: usize) -> Result<RecordBatch, ArrowError> {
-    let columns = columns.iter().zip(schema.fields()).map(|(array, field)| conform(array, field.data_type())).collect::<Result<Vec<_>, _>>()?;
+    let columns =
+        columns.iter().zip(schema.fields()).map(|(array, field)| conform(array, field.data_type())).collect::<Result<Vec<_>, _>>()?;
     RecordBatch::try_new_with_options(Arc::clone(schema), columns, &RecordBatchOptions::new().with_row_count(Some(rows)))
 }

@@ -20,7 +20,9 @@ impl HandlerRegistry {
         if name.is_empty() || handler.version().is_empty() {
             return Err(Error::new(
                 ErrorCode::DefinitionInvalid,
-                format!("handler {name:?} has no name or no version. Remedy: give both; change the version whenever the handler's results change"),
+                format!(
+                    "handler {name:?} has no name or no version. Remedy: give both; change the version whenever the handler's results change"
+                ),
             ));
         }
         self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(name, handler);

@@ -132,7 +132,10 @@ impl Row<'_> {
     pub fn value(&self, column: &str) -> Result<Value> {
         let array = self.batch.column_by_name(column).ok_or_else(|| {
             let names: Vec<&str> = self.columns().collect();
-            Error::new(ErrorCode::HandlerFailed, format!("input has no column {column:?}. Remedy: use one of {names:?}, or add the column to TRACK"))
+            Error::new(
+                ErrorCode::HandlerFailed,
+                format!("input has no column {column:?}. Remedy: use one of {names:?}, or add the column to TRACK"),
+            )
         })?;
         let scalar = ScalarValue::try_from_array(array, self.index)
             .map_err(|e| Error::from_datafusion(e, ErrorCode::HandlerFailed, format!("column {column:?} cannot be read")))?;
@@ -306,7 +309,11 @@ fn to_scalar(field: &Field, value: Value) -> Result<ScalarValue> {
             _ => Err(other(&Value::Bytes(v))),
         },
         Value::Scalar(v) if same_type(&v.data_type(), to) => {
-            if v.data_type() == *to { Ok(v) } else { v.cast_to(to).map_err(|e| schema_error(&e.strip_backtrace())) }
+            if v.data_type() == *to {
+                Ok(v)
+            } else {
+                v.cast_to(to).map_err(|e| schema_error(&e.strip_backtrace()))
+            }
         }
         value => Err(other(&value)),
     }

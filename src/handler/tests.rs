@@ -7,6 +7,10 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{Int64Type, UInt64Type};
 use arrow_schema::{DataType, Field, IntervalUnit, Schema, SchemaRef};
 use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::error::DataFusionError;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
@@ -211,14 +215,15 @@ async fn key_and_track_are_checked() {
 
 #[tokio::test]
 async fn admitted_statements_freeze_what_they_read() {
-    let admitted: [(&str, &[&str]); 12] = [
+    let admitted: [(&str, &[&str]); 13] = [
         ("SELECT id, upper(name) AS n FROM input", &["name"]),
         ("SELECT i.id, i.v + 1 AS w FROM input AS i;", &["v"]),
         ("SELECT id FROM input -- nothing else", &[]),
         ("SELECT id, \"eMail\", \"first name\", \"a.b\" AS ab, \"order\" FROM input", &["eMail", "first name", "a.b", "order"]),
         ("WITH c AS (SELECT id, v * 2 AS w FROM input), d AS (SELECT * FROM c) SELECT id, w + 1 AS x FROM d", &["v"]),
         ("WITH c(k, w) AS (SELECT id, v FROM input) SELECT k AS id, w FROM c", &["v"]),
-        ("SELECT id, w FROM (SELECT id, v AS w, name FROM input) AS s", &["v"]),
+        ("SELECT id, w FROM (SELECT id, v AS w, name FROM input) AS s", &["name", "v"]),
+        ("SELECT id, w FROM (SELECT *, v + 1 AS w FROM input) AS s", &["v"]),
         ("SELECT id, CASE WHEN v > 1 THEN 'big' ELSE lower(name) END AS size FROM input", &["name", "v"]),
         ("SELECT CAST(id AS BIGINT) AS id, tags[1] AS tag FROM input", &["tags"]),
         ("SELECT id, CASE WHEN v IN (1, 2) THEN 'x' END AS kind FROM input", &["v"]),
@@ -249,7 +254,8 @@ async fn without_incremental_any_select_over_input_is_admitted() {
         let found = free(text).analyze().await.unwrap_or_else(|e| panic!("{text}: {e}"));
         assert!(!found.proven && found.tracked == ["v"], "{text}");
     }
-    let own_key = Case { key: &["size"], ..free("SELECT length(name) AS size, count(*) AS n FROM input GROUP BY 1") }.analyze().await.unwrap();
+    let own_key =
+        Case { key: &["size"], ..free("SELECT length(name) AS size, count(*) AS n FROM input GROUP BY 1") }.analyze().await.unwrap();
     assert_eq!(own_key.input_schema.fields().len(), 1);
     for (text, node) in [
         ("SELECT id FROM other", "table other"),
@@ -302,7 +308,13 @@ async fn hidden_columns_pass_through_every_projection_unseen() {
         expected.push(Field::new("__incremental_src", DataType::Int64, true));
         assert_eq!(found.schema().as_ref(), &Schema::new(expected), "{text}");
         let (ids, src) = (found.column_by_name("id").unwrap(), found.column_by_name("__incremental_src").unwrap());
-        let mut pairs: Vec<(i64, i64)> = ids.as_primitive::<Int64Type>().values().iter().copied().zip(src.as_primitive::<Int64Type>().values().iter().copied()).collect();
+        let mut pairs: Vec<(i64, i64)> = ids
+            .as_primitive::<Int64Type>()
+            .values()
+            .iter()
+            .copied()
+            .zip(src.as_primitive::<Int64Type>().values().iter().copied())
+            .collect();
         pairs.sort_unstable();
         assert_eq!(pairs, [(7, 70), (8, 80), (9, 90)], "{text}");
     }
@@ -331,10 +343,43 @@ async fn a_failing_query_is_the_handlers_fault_and_a_failing_input_is_not() {
     let error = run(bound.plan_over(rows(), &["__incremental_src"]).await.unwrap()).await.unwrap_err();
     assert!(error.code() == ErrorCode::HandlerFailed && error.message().contains("Remedy"), "{error}");
 
-    let fine = Case { track: Some(&["name", "v"]), ..case("SELECT id, v FROM input") }.define(&ctx).await;
-    let fine = BoundHandler::bind("t", &fine, &HandlerRegistry::default(), &ctx.state()).unwrap();
-    let broken = bound.plan_over(rows(), &[]).await.unwrap(); // lacks "v", and would fail with HANDLER_FAILED of its own
-    assert!(fine.plan_over(broken, &[]).await.is_err());
+    let schema = rows().schema();
+    let broken = StreamingTableExec::try_new(Arc::clone(&schema), vec![Arc::new(Broken(schema))], None, [], false, None).unwrap();
+    let plan = bound.plan_over(Arc::new(broken), &["__incremental_src"]).await.unwrap();
+    let error = collect(plan, ctx.task_ctx()).await.unwrap_err();
+    assert!(matches!(error, DataFusionError::Execution(ref text) if text == "the disk is gone"), "{error:?}");
+}
+
+#[derive(Debug)]
+struct Broken(SchemaRef);
+
+impl PartitionStream for Broken {
+    fn schema(&self) -> &SchemaRef {
+        &self.0
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let error = futures::stream::once(async { Err(DataFusionError::Execution("the disk is gone".into())) });
+        Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.0), error))
+    }
+}
+
+#[tokio::test]
+async fn a_free_query_runs_over_all_partitions() {
+    let ctx = context().await;
+    let text = "SELECT id % 2 AS id, count(*) AS n, (SELECT max(v) FROM input) AS top FROM input GROUP BY 1";
+    let definition = Case { incremental: false, ..case(text) }.define(&ctx).await;
+    let bound = BoundHandler::bind("t", &definition, &HandlerRegistry::default(), &ctx.state()).unwrap();
+    let found = run(bound.plan_over(rows(), &[]).await.unwrap()).await.unwrap();
+    assert_eq!(found.schema(), definition.output_schema);
+    let mut groups: Vec<(i64, i64, i64)> = (0..found.num_rows())
+        .map(|row| {
+            let at = |column: usize| found.column(column).as_primitive::<Int64Type>().value(row);
+            (at(0), at(1), at(2))
+        })
+        .collect();
+    groups.sort_unstable();
+    assert_eq!(groups, [(0, 1, 3), (1, 2, 3)]);
 }
 
 #[tokio::test]

@@ -31,7 +31,8 @@ pub(crate) struct Contract {
 impl Contract {
     pub(crate) fn try_new(spec: &Arc<CallSpec>, input: &SchemaRef) -> Result<Self> {
         let (given, output) = (&spec.input_schema, &spec.output_schema);
-        let absent = |name: &String| Error::internal(format!("table {:?}: the key column {name:?} is not handed to the handler", spec.call.table));
+        let absent =
+            |name: &String| Error::internal(format!("table {:?}: the key column {name:?} is not handed to the handler", spec.call.table));
         let key_field = |name: &String| given.field_with_name(name).cloned().map_err(|_| absent(name));
         let key_position = |field: &Arc<Field>| if spec.key.contains(field.name()) { input.index_of(field.name()).ok() } else { None };
         Ok(Self {
@@ -52,17 +53,26 @@ impl Contract {
         if typed.len() < 2 || rows / typed.len() >= SMALL_BATCH || bytes > MAX_CONCAT {
             return Ok(typed);
         }
-        let together = concat_batches(&self.spec.output_schema, &typed).map_err(|e| self.failed("its batches cannot be put together", &e))?;
+        let together =
+            concat_batches(&self.spec.output_schema, &typed).map_err(|e| self.failed("its batches cannot be put together", &e))?;
         Ok(vec![together])
     }
 
     fn typed_batch(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let (table, found, wanted) = (&self.spec.call.table, batch.schema_ref(), &self.spec.output_schema);
         if let Some(absent) = self.spec.key.iter().find(|name| found.field_with_name(name).is_err()) {
-            return Err(self.fault(ErrorCode::HandlerSchema, &format!("the handler's output lacks the key column {absent:?}"), "return every key column under its own name"));
+            return Err(self.fault(
+                ErrorCode::HandlerSchema,
+                &format!("the handler's output lacks the key column {absent:?}"),
+                "return every key column under its own name",
+            ));
         }
         if let Some(twice) = found.fields().iter().enumerate().find(|(i, f)| found.fields().iter().take(*i).any(|e| e.name() == f.name())) {
-            return Err(self.fault(ErrorCode::HandlerSchema, &format!("the handler's output has two columns {:?}", twice.1.name()), "return each column once"));
+            return Err(self.fault(
+                ErrorCode::HandlerSchema,
+                &format!("the handler's output has two columns {:?}", twice.1.name()),
+                "return each column once",
+            ));
         }
         check_same_output(table, wanted, found)?;
         let columns: Vec<ArrayRef> = wanted.fields().iter().filter_map(|field| batch.column_by_name(field.name()).cloned()).collect();
@@ -114,7 +124,8 @@ impl Contract {
         let samples = |rows: &mut dyn Iterator<Item = usize>| sample_keys(given, &self.spec.key, rows);
         let unknown_samples = || {
             let first = returned.iter().zip(found).find(|(_, rows)| rows.iter().any(Option::is_none));
-            let rows = |found: &Vec<Option<u32>>| found.iter().enumerate().filter(|(_, row)| row.is_none()).map(|(i, _)| i).collect::<Vec<_>>();
+            let rows =
+                |found: &Vec<Option<u32>>| found.iter().enumerate().filter(|(_, row)| row.is_none()).map(|(i, _)| i).collect::<Vec<_>>();
             first.map(|(batch, found)| sample_keys(batch, &self.spec.key, rows(found))).unwrap_or_default()
         };
         if twice > 0 {
@@ -133,7 +144,11 @@ impl Contract {
             return Err(self.fault(ErrorCode::HandlerUnexpectedKey, &what, "return only rows whose keys are in the call's input"));
         }
         if missing > 0 {
-            let what = format!("the handler returned no row for {missing} of {} keys: {}", counts.len(), samples(&mut rows_with(|count| *count == 0)));
+            let what = format!(
+                "the handler returned no row for {missing} of {} keys: {}",
+                counts.len(),
+                samples(&mut rows_with(|count| *count == 0))
+            );
             return Err(self.fault(ErrorCode::HandlerMissingKey, &what, "return exactly one row for each key of input"));
         }
         Ok(())
@@ -162,6 +177,10 @@ impl Contract {
     }
 
     fn failed(&self, what: &str, error: &arrow_schema::ArrowError) -> Error {
-        self.fault(ErrorCode::HandlerFailed, &format!("the handler's output was refused, {what}: {error}"), "return values that the declared types hold")
+        self.fault(
+            ErrorCode::HandlerFailed,
+            &format!("the handler's output was refused, {what}: {error}"),
+            "return values that the declared types hold",
+        )
     }
 }

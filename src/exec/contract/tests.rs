@@ -31,7 +31,12 @@ fn output_schema() -> SchemaRef {
 
 /// Ids 1 to 737 with hidden columns that follow from the id, in two partitions of uneven batches.
 fn changes() -> Arc<dyn ExecutionPlan> {
-    let schema = schema(&[("id", DataType::Int64), ("v", DataType::Int64), ("__incremental_fp_hi", DataType::Int64), ("__incremental_src", DataType::Int32)]);
+    let schema = schema(&[
+        ("id", DataType::Int64),
+        ("v", DataType::Int64),
+        ("__incremental_fp_hi", DataType::Int64),
+        ("__incremental_src", DataType::Int32),
+    ]);
     let batch = |ids: std::ops::Range<i64>| {
         let of = |f: fn(i64) -> i64| Arc::new(Int64Array::from_iter_values(ids.clone().map(f))) as ArrayRef;
         let src = Arc::new(Int32Array::from_iter_values(ids.clone().map(|id| id as i32 % 7)));
@@ -103,16 +108,56 @@ fn with_key(ids: &[i64], key: &str, column: ArrayRef) -> Result<Vec<RecordBatch>
 #[tokio::test]
 async fn every_breach_has_its_code_whatever_the_batch_size() {
     let (mut all, schema_code) = (Vec::<(&str, Change, ErrorCode, &str)>::new(), ErrorCode::HandlerSchema);
-    all.push(("a", |ids| Ok(vec![good(&ids.into_iter().filter(|id| *id <= 245).collect::<Vec<_>>())]), ErrorCode::HandlerMissingKey, "id="));
+    all.push((
+        "a",
+        |ids| Ok(vec![good(&ids.into_iter().filter(|id| *id <= 245).collect::<Vec<_>>())]),
+        ErrorCode::HandlerMissingKey,
+        "id=",
+    ));
     all.push(("b", |ids| Ok(vec![good(&ids), good(if ids.contains(&5) { &[5] } else { &[] })]), ErrorCode::HandlerDuplicateKey, "id=5"));
-    all.push(("c", |ids| Ok(vec![good(&ids.iter().map(|id| if *id == 5 { 5000 } else { *id }).collect::<Vec<_>>())]), ErrorCode::HandlerAlteredKey, "id=5000"));
-    all.push(("d", |ids| Ok(vec![good(&ids), good(if ids.contains(&5) { &[9999] } else { &[] })]), ErrorCode::HandlerUnexpectedKey, "id=9999"));
+    all.push((
+        "c",
+        |ids| Ok(vec![good(&ids.iter().map(|id| if *id == 5 { 5000 } else { *id }).collect::<Vec<_>>())]),
+        ErrorCode::HandlerAlteredKey,
+        "id=5000",
+    ));
+    all.push((
+        "d",
+        |ids| Ok(vec![good(&ids), good(if ids.contains(&5) { &[9999] } else { &[] })]),
+        ErrorCode::HandlerUnexpectedKey,
+        "id=9999",
+    ));
     all.push(("e", |ids| with_key(&ids, "other", Arc::new(Int64Array::from(ids.clone()))), schema_code, "\"id\""));
-    all.push(("f", |ids| with_key(&ids, "id", Arc::new(StringArray::from_iter_values(ids.iter().map(i64::to_string)))), schema_code, "was Int64 and is Utf8"));
-    all.push(("g", |ids| with_key(&ids, "id", Arc::new(ids.iter().map(|id| (*id != 5).then_some(*id)).collect::<Int64Array>())), ErrorCode::HandlerNullKey, "NULL"));
-    all.push(("i", |ids| if ids.contains(&5) { Err("row 5 is bad".into()) } else { Ok(vec![good(&ids)]) }, ErrorCode::HandlerFailed, "row 5 is bad"));
-    all.push(("j", |ids| Ok(vec![good(&ids), good(if ids.contains(&5) { &[738] } else { &[] })]), ErrorCode::HandlerUnexpectedKey, "id=738"));
-    all.push(("panic", |ids| if ids.contains(&5) { panic!("lost my way") } else { Ok(vec![good(&ids)]) }, ErrorCode::HandlerFailed, "lost my way"));
+    all.push((
+        "f",
+        |ids| with_key(&ids, "id", Arc::new(StringArray::from_iter_values(ids.iter().map(i64::to_string)))),
+        schema_code,
+        "was Int64 and is Utf8",
+    ));
+    all.push((
+        "g",
+        |ids| with_key(&ids, "id", Arc::new(ids.iter().map(|id| (*id != 5).then_some(*id)).collect::<Int64Array>())),
+        ErrorCode::HandlerNullKey,
+        "NULL",
+    ));
+    all.push((
+        "i",
+        |ids| if ids.contains(&5) { Err("row 5 is bad".into()) } else { Ok(vec![good(&ids)]) },
+        ErrorCode::HandlerFailed,
+        "row 5 is bad",
+    ));
+    all.push((
+        "j",
+        |ids| Ok(vec![good(&ids), good(if ids.contains(&5) { &[738] } else { &[] })]),
+        ErrorCode::HandlerUnexpectedKey,
+        "id=738",
+    ));
+    all.push((
+        "panic",
+        |ids| if ids.contains(&5) { panic!("lost my way") } else { Ok(vec![good(&ids)]) },
+        ErrorCode::HandlerFailed,
+        "lost my way",
+    ));
     for (name, change, code, text) in all {
         for batch_rows in [1, 3, 8192] {
             let error = run(variant(change), batch_rows).await.unwrap_err();

@@ -24,8 +24,7 @@ struct Cutter {
 
 /// Batches of `size` rows, the last one shorter; none is empty.
 pub(super) fn cut(rows: SendableRecordBatchStream, schema: SchemaRef, size: usize) -> impl Stream<Item = Result<RecordBatch>> {
-    let cutter =
-        Cutter { rows, schema, size: size.max(1), pending: VecDeque::new(), pending_rows: 0, pending_bytes: 0, ended: false };
+    let cutter = Cutter { rows, schema, size: size.max(1), pending: VecDeque::new(), pending_rows: 0, pending_bytes: 0, ended: false };
     stream::try_unfold(cutter, |mut cutter| async move { Ok(cutter.next().await?.map(|batch| (batch, cutter))) })
 }
 

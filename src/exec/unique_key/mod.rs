@@ -162,3 +162,33 @@ impl Check {
         Error::new(code, format!("table {table:?}: {what}: {samples}. Remedy: return one row for each key, without nulls in it")).into()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::Int64Array;
+    use datafusion::datasource::memory::MemorySourceConfig;
+    use datafusion::physical_plan::collect;
+    use datafusion::prelude::SessionContext;
+
+    use super::*;
+
+    async fn check(partitions: &[&[Option<i64>]]) -> Result<usize, ErrorCode> {
+        let batch = |ids: &[Option<i64>]| {
+            let ids: ArrayRef = Arc::new(Int64Array::from(ids.to_vec()));
+            vec![RecordBatch::try_from_iter_with_nullable([("id", ids, true)]).unwrap()]
+        };
+        let batches: Vec<Vec<RecordBatch>> = partitions.iter().map(|ids| batch(ids)).collect();
+        let input = MemorySourceConfig::try_new_exec(&batches, batches[0][0].schema(), None).unwrap();
+        let plan = UniqueKeyExec::new(input, vec!["id".into()], "t");
+        let rows = collect(Arc::new(plan), SessionContext::new().task_ctx()).await;
+        rows.map(|batches| batches.iter().map(RecordBatch::num_rows).sum()).map_err(|e| Error::find(&e).unwrap().code())
+    }
+
+    #[tokio::test]
+    async fn keys_are_unique_over_all_partitions_and_not_null() {
+        assert_eq!(check(&[&[Some(1), Some(2)], &[Some(3)]]).await, Ok(3));
+        assert_eq!(check(&[&[Some(1), Some(2)], &[Some(2)]]).await, Err(ErrorCode::HandlerDuplicateKey));
+        assert_eq!(check(&[&[Some(1), Some(1)]]).await, Err(ErrorCode::HandlerDuplicateKey));
+        assert_eq!(check(&[&[Some(1)], &[None]]).await, Err(ErrorCode::HandlerNullKey));
+    }
+}

@@ -88,20 +88,19 @@ pub async fn analyze_sql(request: SqlHandlerRequest<'_>) -> Result<AnalyzedHandl
         Some(track) => input_schema(&source, key, &without_keys(track, key)),
         None => Arc::new(source.clone()),
     };
-    let mut analysis = Analysis::run(&request, &session, Arc::clone(&visible), &source, rules)?;
+    let sandboxed = |input: &SchemaRef| Analysis::run(&request, &session, Arc::clone(input), rules);
+    let mut analysis = sandboxed(&visible).map_err(|fault| fault.explain(table, &visible, &source))?;
     let tracked = match request.track {
         Some(track) => without_keys(track, key),
         None => {
-            let tracked = without_keys(&judge::columns_read(table, &analysis.optimized, &visible)?, key);
+            let read = judge::columns_read(table, &analysis.optimized, &visible)?;
+            let (tracked, frozen) = freeze(table, read, key, &source, sandboxed)?;
+            analysis = frozen;
             check_frozen(table, &tracked, &source)?;
             tracked
         }
     };
     let input = input_schema(&source, key, &tracked);
-    if input != visible {
-        // `*` is expanded over exactly the columns of `input`, here as in every run.
-        analysis = Analysis::run(&request, &session, Arc::clone(&input), &source, rules)?;
-    }
     let output_schema = Arc::new(normalize_schema(analysis.optimized.schema().as_arrow()));
     if rules.strict {
         judge::check_keys(table, &analysis.raw, key)?;
@@ -172,6 +171,31 @@ fn check_declared(request: &SqlHandlerRequest<'_>, source: &Schema) -> Result<()
     }
 }
 
+/// The tracked columns of a query without TRACK: those that the optimised plan reads, and those without which the
+/// query does not plan (a column that an inner SELECT names and nobody reads). Plans again over exactly these, so that
+/// `*` is expanded here as in every run.
+fn freeze(
+    table: &str,
+    mut read: Vec<String>,
+    key: &[String],
+    source: &Schema,
+    sandboxed: impl Fn(&SchemaRef) -> std::result::Result<Analysis, PlanFault>,
+) -> Result<(Vec<String>, Analysis)> {
+    loop {
+        let in_order = source.fields().iter().map(|field| field.name()).filter(|name| read.contains(name));
+        let tracked = without_keys(&in_order.cloned().collect::<Vec<_>>(), key);
+        let input = input_schema(source, key, &tracked);
+        match sandboxed(&input) {
+            Ok(analysis) => return Ok((tracked, analysis)),
+            Err(fault) => match fault.missing() {
+                // Each turn adds a column of the source, so this ends.
+                Some(name) if source.field_with_name(&name).is_ok() && !read.contains(&name) => read.push(name),
+                _ => return Err(fault.explain(table, &input, source)),
+            },
+        }
+    }
+}
+
 /// Columns that nobody wrote into TRACK, but the query reads.
 fn check_frozen(table: &str, tracked: &[String], source: &Schema) -> Result<()> {
     for field in tracked.iter().filter_map(|name| source.field_with_name(name).ok()) {
@@ -196,14 +220,13 @@ impl Analysis {
         request: &SqlHandlerRequest<'_>,
         session: &BTreeMap<String, String>,
         input: SchemaRef,
-        source: &Schema,
         rules: Rules,
-    ) -> Result<Self> {
+    ) -> std::result::Result<Self, PlanFault> {
         let table = request.table;
-        let sandbox = session::sandbox(table, request.state, session, Arc::clone(&input))?;
-        let raw = plan_raw(table, request.text, &sandbox, rules).map_err(|e| e.explain(table, &input, source))?;
-        let findings = judge::judge(table, &raw, rules)?;
-        let optimized = sandbox.optimize(&raw).map_err(|e| PlanFault::Plan(e).explain(table, &input, source))?;
+        let sandbox = session::sandbox(table, request.state, session, input).map_err(PlanFault::Refused)?;
+        let raw = plan_raw(table, request.text, &sandbox, rules)?;
+        let findings = judge::judge(table, &raw, rules).map_err(PlanFault::Refused)?;
+        let optimized = sandbox.optimize(&raw).map_err(PlanFault::Plan)?;
         Ok(Self { raw, optimized, findings })
     }
 }
@@ -220,6 +243,17 @@ enum PlanFault {
 }
 
 impl PlanFault {
+    /// The column that was not found.
+    fn missing(&self) -> Option<String> {
+        match self {
+            PlanFault::Plan(error) => match schema_error(error)? {
+                SchemaError::FieldNotFound { field, .. } => Some(field.name.clone()),
+                _ => None,
+            },
+            PlanFault::Refused(_) => None,
+        }
+    }
+
     /// The refusal, with a remedy that fits what was not found.
     fn explain(self, table: &str, input: &Schema, source: &Schema) -> Error {
         let error = match self {

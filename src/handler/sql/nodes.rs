@@ -193,10 +193,11 @@ impl ExecutionPlan for HandlerOutputExec {
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let (schema, positions, table) = (self.schema(), self.positions.clone(), self.table.clone());
-        let rows = self.input.execute(partition, context)?.map(move |batch| match batch.and_then(|batch| pick(&batch, &positions, &schema)) {
-            Ok(batch) => Ok(batch),
-            Err(error) => Err(blame(&table, error)),
-        });
+        let rows =
+            self.input.execute(partition, context)?.map(move |batch| match batch.and_then(|batch| pick(&batch, &positions, &schema)) {
+                Ok(batch) => Ok(batch),
+                Err(error) => Err(blame(&table, error)),
+            });
         Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), rows)))
     }
 }

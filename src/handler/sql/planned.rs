@@ -79,7 +79,9 @@ impl SqlHandler {
     async fn try_plan_over(&self, input: Arc<dyn ExecutionPlan>, hidden: &[&str]) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
         let found = input.schema();
         let carried: Vec<Field> = hidden.iter().map(|name| found.field_with_name(name).cloned()).collect::<std::result::Result<_, _>>()?;
-        let extended = |schema: &Schema| Arc::new(Schema::new(schema.fields().iter().map(|f| f.as_ref().clone()).chain(carried.clone()).collect::<Vec<_>>()));
+        let extended = |schema: &Schema| {
+            Arc::new(Schema::new(schema.fields().iter().map(|f| f.as_ref().clone()).chain(carried.clone()).collect::<Vec<_>>()))
+        };
         let relation = InputTable::of_plan(extended(&self.input_schema), input);
         let source = provider_as_source(Arc::new(relation));
         let logical = if hidden.is_empty() { over(&self.raw, &source)? } else { carry(&self.raw, &source, hidden)? };

@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
+use datafusion::common::TableReference;
 use datafusion::common::{DataFusionError, exec_err};
 use datafusion::execution::object_store::ObjectStoreRegistry;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::common::TableReference;
 use datafusion::sql::parser::Statement;
 use futures::FutureExt;
 use object_store::ObjectStore;
@@ -48,7 +48,8 @@ pub(super) fn pinned(state: &SessionState) -> BTreeMap<String, String> {
 /// # Errors
 /// `DEFINITION_INVALID` when a pinned setting is not known to this version.
 pub(super) fn sandbox(table: &str, state: &SessionState, pins: &BTreeMap<String, String>, input: SchemaRef) -> Result<SessionState> {
-    let failed = |what: &str, e: DataFusionError| Error::from_datafusion(e, ErrorCode::DefinitionInvalid, format!("table {table:?}: {what}"));
+    let failed =
+        |what: &str, e: DataFusionError| Error::from_datafusion(e, ErrorCode::DefinitionInvalid, format!("table {table:?}: {what}"));
     let mut config = state.config().clone().with_information_schema(false).with_create_default_catalog_and_schema(true);
     let options = config.options_mut();
     options.catalog = Default::default();

@@ -141,7 +141,8 @@ impl Walk<'_> {
     }
 
     fn named_table(&self, factor: &TableFactor) -> Flow {
-        let TableFactor::Table { name, args, with_hints, version, with_ordinality, partitions, json_path, sample, index_hints, .. } = factor
+        let TableFactor::Table { name, args, with_hints, version, with_ordinality, partitions, json_path, sample, index_hints, .. } =
+            factor
         else {
             return ControlFlow::Continue(());
         };
