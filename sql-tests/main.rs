@@ -14,6 +14,7 @@ mod harness;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use datafusion_incremental::ErrorCode;
 use datafusion_sqllogictest::{df_value_validator, value_normalizer};
 use libtest_mimic::{Arguments, Failed, Trial};
 use sqllogictest::{Runner, strict_column_validator};
@@ -31,14 +32,36 @@ fn main() -> ExitCode {
     files.sort();
     let complete = std::env::var("SLT_COMPLETE").is_ok_and(|value| value == "1");
     harness::silence_expected_panics();
+    let sources = files.clone();
+    let coverage = Trial::test("every error code", move || every_error_code(&sources));
     let trials = files
         .into_iter()
         .map(|file| {
             let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
             Trial::test(name, move || run(&file, complete))
         })
+        .chain([coverage])
         .collect();
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Codes that no statement reaches, and where they are tested instead.
+const ELSEWHERE: [(&str, &str); 3] =
+    [("INTERNAL", "a defect of the crate"), ("VALUE_TOO_LARGE", "a single value beyond 2 GiB"), ("CONFIRM_REQUIRED", "synced tables")];
+
+/// Every error code is asked for in some file.
+fn every_error_code(files: &[PathBuf]) -> Result<(), Failed> {
+    let mut text = String::new();
+    for file in files {
+        text.push_str(&std::fs::read_to_string(file)?);
+    }
+    let missing: Vec<&str> = ErrorCode::ALL
+        .iter()
+        .map(|code| code.as_str())
+        .filter(|code| !ELSEWHERE.iter().any(|(elsewhere, _)| elsewhere == code))
+        .filter(|code| !text.contains(*code))
+        .collect();
+    if missing.is_empty() { Ok(()) } else { Err(format!("no file asks for {}", missing.join(", ")).into()) }
 }
 
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {

@@ -12,6 +12,7 @@
 //! | `HARNESS RM <path>`, `HARNESS TRUNCATE <path>`, `HARNESS COPYFILE <from> <to>` | on files (RM also on folders) |
 //! | `HARNESS DAMAGE <folder> <suffix>`, `HARNESS LOSE <folder> <suffix>` | flips a byte of every file below, or removes it |
 //! | `HARNESS FILES <folder> <suffix>` | how many files below a folder end so |
+//! | `HARNESS FAULT <fault>` | what the store `faulty://store/` does wrong from now on (store.rs) |
 //! | `HARNESS SLEEP <ms>` | waits |
 
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use datafusion_sqllogictest::DFColumnType;
 use sqllogictest::DBOutput;
 
 use super::host::{Host, Settings};
+use super::store::Fault;
 use super::{Db, HarnessError, Outcome, fixtures, query};
 
 /// One `HARNESS` statement: its words, and the lines below the first.
@@ -70,6 +72,11 @@ impl Command {
                 db.state.lock().await.host.gate.shut();
                 DONE
             }
+            "FAULT" => {
+                let fault = Fault::parse(&self.rest).ok_or_else(|| HarnessError(format!("the store has no fault {:?}", self.rest)))?;
+                db.state.lock().await.store.set(fault);
+                DONE
+            }
             "TABLE" => self.table(db).await,
             "COUNTS" => {
                 let (rows, scans) = db.state.lock().await.host.probes.take();
@@ -96,7 +103,7 @@ impl Command {
         }
         settings.read_only = words.contains(&"READ");
         let mut state = db.state.lock().await;
-        state.host = Host::open(&db.folder, &settings).await?;
+        state.host = Host::open(&db.folder, &settings, &state.store.clone()).await?;
         DONE
     }
 

@@ -10,6 +10,7 @@ use datafusion_incremental::context::IncrementalSession;
 
 use super::functions::Probes;
 use super::handlers::{self, Gate};
+use super::store::FaultyStore;
 use super::{HarnessError, functions};
 
 /// How a session is built.
@@ -46,18 +47,19 @@ pub struct Answer {
 
 impl Host {
     /// A new session over `<folder>/warehouse`; it finds there what an earlier one left.
-    pub async fn open(folder: &Path, settings: &Settings) -> Result<Self, HarnessError> {
+    pub async fn open(folder: &Path, settings: &Settings, store: &FaultyStore) -> Result<Self, HarnessError> {
         let root: PathBuf = folder.join("warehouse");
-        let mut builder = IncrementalSession::builder().with_root(root.display().to_string());
+        let session = IncrementalSession::builder().with_root(root.display().to_string()).build().await.map_err(|e| HarnessError::of(&e))?;
         if settings.read_only {
-            builder = builder.read_only();
+            session.sql("SET incremental.read_only = true").await.map_err(|e| HarnessError::of(&e))?;
         }
-        let session = builder.build().await.map_err(|e| HarnessError::of(&e))?;
         let gate = Arc::new(Gate::default());
         let probes = Arc::new(Probes::default());
         for (name, handler) in handlers::all(&settings.handler_version, folder, &gate) {
             session.handlers().register(name, handler).map_err(|e| HarnessError::of(&e))?;
         }
+        let url = url::Url::parse("faulty://store").map_err(|e| HarnessError::of(&e))?;
+        session.context().register_object_store(&url, Arc::new(store.clone()));
         functions::register(session.context(), &probes);
         Ok(Self { session: Arc::new(session), gate, probes })
     }

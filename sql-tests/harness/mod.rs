@@ -13,6 +13,7 @@ mod fixtures;
 mod functions;
 mod handlers;
 mod host;
+mod store;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ use sqllogictest::DBOutput;
 use tokio::sync::Mutex;
 
 use host::{Answer, Host};
+use store::FaultyStore;
 
 /// What a failed record shows.
 #[derive(Debug)]
@@ -70,6 +72,7 @@ pub struct Db {
 
 struct State {
     host: Host,
+    store: FaultyStore,
     /// Statements started with `HARNESS BACKGROUND`, by name.
     background: Vec<(String, tokio::task::JoinHandle<Outcome>)>,
 }
@@ -77,8 +80,9 @@ struct State {
 impl Db {
     /// A session over `folder`, with the harness's handlers, functions and nothing else.
     pub async fn open(folder: &Path) -> Result<Self, HarnessError> {
-        let host = Host::open(folder, &host::Settings::default()).await?;
-        Ok(Self { folder: folder.to_path_buf(), state: Arc::new(Mutex::new(State { host, background: Vec::new() })) })
+        let store = FaultyStore::default();
+        let host = Host::open(folder, &host::Settings::default(), &store).await?;
+        Ok(Self { folder: folder.to_path_buf(), state: Arc::new(Mutex::new(State { host, store, background: Vec::new() })) })
     }
 
     /// Ends statements that are still in the background.

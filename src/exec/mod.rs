@@ -1,6 +1,9 @@
 //! Physical operators, one folder each.
 
+pub mod contract;
 pub mod equality;
+pub mod handler;
+pub mod index_scan;
 pub mod keyed_diff;
 pub(crate) mod acting;
 pub mod capture_scan;
@@ -8,3 +11,4 @@ pub mod compact;
 pub mod merge;
 pub mod publish;
 pub mod seal;
+pub mod unique_key;

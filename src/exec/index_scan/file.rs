@@ -1,0 +1,135 @@
+//! One index file with its deletion vector, verified before a byte of it is believed, as batches of live rows.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt32Array, UInt64Array};
+use arrow::compute::filter_record_batch;
+use arrow_schema::SchemaRef;
+use bytes::Bytes;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use roaring::RoaringTreemap;
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::exec::equality::normalize_array;
+use crate::exec::keyed_diff::VERSION;
+use crate::spec::same_type;
+use crate::store::{DataFile, Incarnation, deletion_vector};
+
+/// Rows decoded at once: long stretches keep the diff's predictions going.
+const BATCH_ROWS: usize = 1 << 16;
+
+/// The bytes of an index file and of its deletion vector, both verified.
+pub(crate) struct IndexBytes {
+    ordinal: u32,
+    file: DataFile,
+    index: Bytes,
+    dead: Option<RoaringTreemap>,
+}
+
+/// Bytes that [`fetch`] holds in memory.
+pub(crate) fn fetched_bytes(file: &DataFile) -> usize {
+    let vector = file.deletions.as_ref().map_or(0, |vector| vector.object.bytes);
+    usize::try_from(file.index.bytes.saturating_add(vector)).unwrap_or(usize::MAX)
+}
+
+/// Reads file `ordinal` of the base. `CORRUPT` or `HISTORY_MISSING` when its objects are not what the manifest says.
+pub(crate) async fn fetch(incarnation: &Incarnation, ordinal: u32, file: &DataFile) -> Result<IndexBytes> {
+    let index = incarnation.read_object(&file.index).await?;
+    let dead = match &file.deletions {
+        Some(vector) => {
+            let dead = deletion_vector::decode(&incarnation.read_object(&vector.object).await?)?;
+            if dead.len() != vector.rows || dead.max().is_some_and(|last| last >= file.rows) {
+                return Err(corrupt(&file.data.path, "its deletion vector does not hold the rows that the manifest says"));
+            }
+            Some(dead)
+        }
+        None => None,
+    };
+    Ok(IndexBytes { ordinal, file: file.clone(), index, dead })
+}
+
+fn corrupt(path: &str, what: impl std::fmt::Display) -> Error {
+    Error::new(
+        ErrorCode::Corrupt,
+        format!("data file {path:?}: {what}. Remedy: restore the table's files, or REFRESH … FULL, which reads no old data file"),
+    )
+}
+
+/// Decodes an index file.
+pub(crate) struct IndexReader {
+    source: IndexBytes,
+    reader: ParquetRecordBatchReader,
+    schema: SchemaRef,
+    /// Physical rows handed out or dropped so far.
+    rows: u64,
+}
+
+impl IndexReader {
+    pub(crate) fn try_new(source: IndexBytes, schema: SchemaRef) -> Result<Self> {
+        let failed = |error| corrupt(&source.file.index.path, "it is no readable Parquet file").with_source(error);
+        let builder = ParquetRecordBatchReaderBuilder::try_new(source.index.clone()).map_err(failed)?;
+        let columns = builder.schema().fields().iter().enumerate();
+        let wanted: Vec<usize> = columns.filter(|(_, field)| field.name() != VERSION).map(|(at, _)| at).collect();
+        let mask = ProjectionMask::roots(builder.parquet_schema(), wanted);
+        let reader = builder.with_projection(mask).with_batch_size(BATCH_ROWS).build().map_err(failed)?;
+        Ok(Self { source, reader, schema, rows: 0 })
+    }
+
+    /// The next batch of live rows; `None` at the end, when exactly the manifest's rows were there.
+    pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>> {
+        let path = || self.source.file.index.path.as_str();
+        for batch in self.reader.by_ref() {
+            let batch = batch.map_err(|error| corrupt(path(), "it cannot be decoded").with_source(error))?;
+            let first = self.rows;
+            self.rows += batch.num_rows() as u64;
+            let complete = complete(&self.source, &self.schema, &batch, first)?;
+            let live = match self.source.dead.as_ref().and_then(|dead| live(dead, first, self.rows)) {
+                Some(live) => {
+                    filter_record_batch(&complete, &live).map_err(|error| corrupt(path(), "it cannot be filtered").with_source(error))?
+                }
+                None => complete,
+            };
+            if live.num_rows() > 0 {
+                return Ok(Some(live));
+            }
+        }
+        if self.rows != self.source.file.rows {
+            return Err(corrupt(path(), format_args!("it has {} rows and must have {}", self.rows, self.source.file.rows)));
+        }
+        Ok(None)
+    }
+}
+
+/// Which of the rows `first..end` are live; `None` when all are.
+fn live(dead: &RoaringTreemap, first: u64, end: u64) -> Option<BooleanArray> {
+    let mut is_live = vec![true; usize::try_from(end.saturating_sub(first)).ok()?];
+    let mut rows = dead.iter();
+    rows.advance_to(first);
+    let mut any = false;
+    for row in rows.take_while(|row| *row < end) {
+        if let Some(slot) = usize::try_from(row - first).ok().and_then(|at| is_live.get_mut(at)) {
+            (*slot, any) = (false, true);
+        }
+    }
+    any.then(|| BooleanArray::from(is_live))
+}
+
+/// The batch with file and row, in the scan's schema.
+fn complete(source: &IndexBytes, schema: &SchemaRef, batch: &RecordBatch, first: u64) -> Result<RecordBatch> {
+    let rows = batch.num_rows();
+    let file: ArrayRef = Arc::new(UInt32Array::from_value(source.ordinal, rows));
+    let row: ArrayRef = Arc::new(UInt64Array::from_iter_values(first..first + rows as u64));
+    let stored = schema.fields().len().saturating_sub(2);
+    let column = |field: &Arc<arrow_schema::Field>| {
+        let found = batch.column_by_name(field.name()).filter(|array| same_type(array.data_type(), field.data_type()));
+        let array = found.ok_or_else(|| {
+            corrupt(&source.file.index.path, format_args!("it has no column {:?} of type {}", field.name(), field.data_type()))
+        })?;
+        normalize_array(array, field.data_type())
+    };
+    let mut columns = schema.fields().iter().take(stored).map(column).collect::<Result<Vec<_>>>()?;
+    columns.extend([file, row]);
+    RecordBatch::try_new(Arc::clone(schema), columns)
+        .map_err(|error| corrupt(&source.file.index.path, "its columns do not fit").with_source(error))
+}

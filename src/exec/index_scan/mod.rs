@@ -1,0 +1,176 @@
+//! The index scan: key, fingerprint, source ordinal, file and row of every live row of the base.
+//!
+//! ```text
+//! base files  0  1  2  3  4          partition 0: 0, 2, 4      partition 1: 1, 3
+//!  per file   index.parquet + .dv ─ hash verified ─► decode ─ drop dead rows ─► + file, row
+//! ```
+//!
+//! Memory, reserved in the pool: per partition one index file's bytes as stored, and one batch of 65,536 rows. It never
+//! reads a data file, never hands on a byte before the whole object's hash is right, and never writes.
+
+mod file;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow_schema::{Field, SchemaRef};
+use datafusion::common::stats::Precision;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Statistics, internal_err};
+use datafusion::error::Result as DataFusionResult;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_plan::coop::cooperative;
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
+use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties, StatisticsArgs};
+use futures::stream;
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::exec::keyed_diff::index_scan_schema;
+use crate::store::{DataFile, Incarnation};
+use file::{IndexReader, fetch, fetched_bytes};
+
+/// Partitions that an index scan has at most, unless it is told otherwise.
+const PARTITIONS: usize = 4;
+
+/// The plan node.
+#[derive(Debug)]
+pub struct IndexScanExec {
+    incarnation: Incarnation,
+    files: Arc<Vec<DataFile>>,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl IndexScanExec {
+    /// Scans the index of `files`, the base's file list; `key` are the revision's key fields. At most four partitions.
+    pub fn new(incarnation: Incarnation, files: Arc<Vec<DataFile>>, key: &[Field]) -> Self {
+        Self::with_partitions(incarnation, files, key, PARTITIONS)
+    }
+
+    /// [`Self::new`] with at most `partitions` partitions.
+    pub fn with_partitions(incarnation: Incarnation, files: Arc<Vec<DataFile>>, key: &[Field], partitions: usize) -> Self {
+        let equivalence = EquivalenceProperties::new(index_scan_schema(key));
+        let partitioning = Partitioning::UnknownPartitioning(files.len().clamp(1, partitions.max(1)));
+        let properties = PlanProperties::new(equivalence, partitioning, EmissionType::Incremental, Boundedness::Bounded)
+            .with_scheduling_type(SchedulingType::Cooperative);
+        Self { incarnation, files, properties: Arc::new(properties), metrics: ExecutionPlanMetricsSet::new() }
+    }
+
+    fn live_rows(&self) -> u64 {
+        self.files.iter().map(DataFile::live_rows).sum()
+    }
+
+    fn partitions(&self) -> usize {
+        self.properties.partitioning.partition_count()
+    }
+}
+
+impl DisplayAs for IndexScanExec {
+    fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (files, rows, table) = (self.files.len(), self.live_rows(), self.incarnation.name());
+        match format {
+            DisplayFormatType::TreeRender => write!(f, "table={table}\nfiles={files}\nrows={rows}"),
+            _ => write!(f, "IndexScanExec: table={table}, files={files}, rows={rows}"),
+        }
+    }
+}
+
+impl ExecutionPlan for IndexScanExec {
+    fn name(&self) -> &str {
+        "IndexScanExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        Vec::new()
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> DataFusionResult<TreeNodeRecursion>,
+    ) -> DataFusionResult<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> DataFusionResult<Arc<dyn ExecutionPlan>> {
+        if children.is_empty() { Ok(self) } else { internal_err!("IndexScanExec has no children") }
+    }
+
+    fn statistics_from_inputs(&self, _inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> DataFusionResult<Arc<Statistics>> {
+        let mut statistics = Statistics::new_unknown(&self.schema());
+        if let (None, Ok(rows)) = (args.partition(), usize::try_from(self.live_rows())) {
+            statistics.num_rows = Precision::Exact(rows);
+        }
+        Ok(Arc::new(statistics))
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> DataFusionResult<SendableRecordBatchStream> {
+        let consumer = MemoryConsumer::new(format!("IndexScanExec[{}, {partition}]", self.incarnation.name()));
+        let scan = Scan {
+            incarnation: self.incarnation.clone(),
+            files: Arc::clone(&self.files),
+            schema: self.schema(),
+            next: partition,
+            step: self.partitions(),
+            reader: None,
+            reservation: consumer.register(context.memory_pool()),
+            metrics: BaselineMetrics::new(&self.metrics, partition),
+        };
+        let batches = Box::pin(stream::try_unfold(scan, |mut scan| async move {
+            let batch = scan.next().await?;
+            Ok(batch.map(|batch| (batch, scan)))
+        }));
+        Ok(Box::pin(cooperative(RecordBatchStreamAdapter::new(self.schema(), batches))))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}
+
+/// One partition's walk over its files.
+struct Scan {
+    incarnation: Incarnation,
+    files: Arc<Vec<DataFile>>,
+    schema: SchemaRef,
+    next: usize,
+    step: usize,
+    reader: Option<IndexReader>,
+    reservation: MemoryReservation,
+    metrics: BaselineMetrics,
+}
+
+impl Scan {
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if let Some(reader) = &mut self.reader {
+                let _timer = self.metrics.elapsed_compute().timer();
+                if let Some(batch) = reader.next()? {
+                    self.metrics.output_rows().add(batch.num_rows());
+                    return Ok(Some(batch));
+                }
+                self.reader = None;
+                self.reservation.free();
+            }
+            let Some(file) = self.files.get(self.next) else { return Ok(None) };
+            self.reservation.try_grow(fetched_bytes(file)).map_err(|error| {
+                let context = format!("table {:?}: an index file does not fit the memory pool", self.incarnation.name());
+                Error::from_datafusion(error, ErrorCode::ResourcesExhausted, context)
+            })?;
+            let ordinal = u32::try_from(self.next).map_err(|_| Error::internal("more than 2^32 files"))?;
+            let fetched = fetch(&self.incarnation, ordinal, file).await?;
+            self.reader = Some(IndexReader::try_new(fetched, Arc::clone(&self.schema))?);
+            self.next += self.step;
+        }
+    }
+}
