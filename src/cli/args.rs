@@ -111,7 +111,9 @@ mod tests {
 
     #[test]
     fn the_flags_are_those_of_the_documentation() {
-        let args = Args::parse_from(["x", "-c", "SELECT 1", "-c", "SELECT 2", "-f", "a.sql", "--rc", "b.sql", "-q", "-m", "1G", "--root", "w", "--format", "nd-json"]);
+        let args = Args::parse_from([
+            "x", "-c", "SELECT 1", "-c", "SELECT 2", "-f", "a.sql", "--rc", "b.sql", "-q", "-m", "1G", "--root", "w", "--format", "nd-json",
+        ]);
         assert_eq!((args.command.len(), args.file.len(), args.quiet, args.memory_limit), (2, 1, true, Some(1 << 30)));
         assert_eq!((args.format, args.root, args.maxrows), (Format::NdJson, PathBuf::from("w"), MaxRows(Some(40))));
         for format in ["table", "csv", "tsv", "json", "nd-json", "automatic"] {

@@ -44,7 +44,13 @@ impl LineHelper {
         if word.contains('"') {
             return (start, found);
         }
-        found.extend(VERBS.iter().map(|verb| verb.function()).filter(|f| matches(f)).map(|f| Pair { display: f.clone(), replacement: format!("{f}(") }));
+        found.extend(
+            VERBS
+                .iter()
+                .map(|verb| verb.function())
+                .filter(|f| matches(f))
+                .map(|f| Pair { display: f.clone(), replacement: format!("{f}(") }),
+        );
         let lower = word.chars().any(char::is_lowercase);
         let keywords = ALL_KEYWORDS.iter().chain(OUR_KEYWORDS).filter(|k| matches(k));
         let mut keywords: Vec<String> = keywords.map(|k| if lower { k.to_lowercase() } else { k.to_string() }).collect();

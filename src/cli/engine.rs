@@ -63,7 +63,8 @@ impl Session {
     pub async fn open(root: &Path, memory_limit: Option<usize>) -> Result<Self> {
         let reports = Reports::default();
         let listener = reports.clone();
-        let mut builder = IncrementalSession::builder().with_root(root.to_string_lossy()).with_progress(Arc::new(move |report| listener.take(report)));
+        let mut builder =
+            IncrementalSession::builder().with_root(root.to_string_lossy()).with_progress(Arc::new(move |report| listener.take(report)));
         if let Some(bytes) = memory_limit {
             builder = builder.with_memory_limit(bytes);
         }

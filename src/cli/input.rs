@@ -74,10 +74,23 @@ mod tests {
 
     #[test]
     fn only_a_semicolon_outside_of_quotes_and_comments_ends_an_entry() {
-        for complete in ["", "SELECT 1;", "SELECT ';' ; -- end", "SELECT 1; /* a /* b */ */ ", "\\d", "exit", "QUIT;", "SELECT 'it''s';", "SELECT $$;$$;", "a;\nb;"] {
+        for complete in [
+            "",
+            "SELECT 1;",
+            "SELECT ';' ; -- end",
+            "SELECT 1; /* a /* b */ */ ",
+            "\\d",
+            "exit",
+            "QUIT;",
+            "SELECT 'it''s';",
+            "SELECT $$;$$;",
+            "a;\nb;",
+        ] {
             assert!(is_complete(complete), "{complete}");
         }
-        for open in ["SELECT 1", "SELECT ';", "SELECT 1 -- ;", "SELECT 1 /* ;", "SELECT \";", "SELECT 1;\nSELECT 2", "SELECT $$;", "/* a /* b */ ;"] {
+        for open in
+            ["SELECT 1", "SELECT ';", "SELECT 1 -- ;", "SELECT 1 /* ;", "SELECT \";", "SELECT 1;\nSELECT 2", "SELECT $$;", "/* a /* b */ ;"]
+        {
             assert!(!is_complete(open), "{open}");
         }
     }

@@ -67,7 +67,9 @@ async fn run(args: Args) -> Result<bool> {
     }
     if args.command.is_empty() && args.file.is_empty() {
         let text = std::io::read_to_string(std::io::stdin());
-        let text = text.map_err(|e| Error::new(ErrorCode::StatementInvalid, format!("standard input cannot be read: {e}. Remedy: give UTF-8 text, or use -c or -f")))?;
+        let text = text.map_err(|e| {
+            Error::new(ErrorCode::StatementInvalid, format!("standard input cannot be read: {e}. Remedy: give UTF-8 text, or use -c or -f"))
+        })?;
         return Ok(shell.run(&text).await);
     }
     Ok(true)

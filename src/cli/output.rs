@@ -125,7 +125,8 @@ mod tests {
     use super::*;
 
     fn outcome() -> Outcome {
-        let columns: [(&str, ArrayRef); 2] = [("id", Arc::new(Int64Array::from(vec![1, i64::MAX]))), ("x", Arc::new(StringArray::from(vec![Some("a,\"b"), None])))];
+        let columns: [(&str, ArrayRef); 2] =
+            [("id", Arc::new(Int64Array::from(vec![1, i64::MAX]))), ("x", Arc::new(StringArray::from(vec![Some("a,\"b"), None])))];
         let batch = RecordBatch::try_from_iter_with_nullable(columns.map(|(n, c)| (n, c, true))).unwrap();
         Outcome { schema: batch.schema(), batches: vec![batch], failed: false }
     }

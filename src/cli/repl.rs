@@ -96,7 +96,9 @@ impl Command {
             ("?", _) => Self::Print(HELP.into()),
             ("h", _) => Self::Print(verbs()),
             ("d", "") => Self::Sql("SHOW TABLES".into()),
-            ("d", name) => Self::Sql(format!("DESCRIBE {}", if name.contains(['"', '.']) { name.to_string() } else { quote_identifier(name) })),
+            ("d", name) => {
+                Self::Sql(format!("DESCRIBE {}", if name.contains(['"', '.']) { name.to_string() } else { quote_identifier(name) }))
+            }
             ("quiet", "") => Self::Quiet,
             ("pset", name) => match Format::from_str(name.trim_start_matches("format").trim(), true) {
                 Ok(format) => Self::Format(format),

@@ -27,8 +27,12 @@ impl<E: Engine> Shell<E> {
 
     /// Runs a file; whether every statement succeeded.
     pub async fn run_file(&mut self, file: &Path) -> Result<bool> {
-        let text = std::fs::read_to_string(file)
-            .map_err(|e| Error::new(ErrorCode::StatementInvalid, format!("file {}: {e}. Remedy: give the path of a UTF-8 text with SQL statements", file.display())))?;
+        let text = std::fs::read_to_string(file).map_err(|e| {
+            Error::new(
+                ErrorCode::StatementInvalid,
+                format!("file {}: {e}. Remedy: give the path of a UTF-8 text with SQL statements", file.display()),
+            )
+        })?;
         // The first line may name an interpreter.
         let text = if text.starts_with("#!") { text.split_once('\n').map_or("", |(_, after)| after) } else { &text };
         Ok(self.run(text).await)
@@ -51,7 +55,10 @@ impl<E: Engine> Shell<E> {
                 // Whoever read the output has seen enough.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return false,
                 Err(error) => {
-                    return report(&Error::new(ErrorCode::StatementInvalid, format!("the result cannot be printed: {error}. Remedy: choose another --format")));
+                    return report(&Error::new(
+                        ErrorCode::StatementInvalid,
+                        format!("the result cannot be printed: {error}. Remedy: choose another --format"),
+                    ));
                 }
                 Ok(()) => {}
             }

@@ -18,7 +18,7 @@ use datafusion::sql::sqlparser::ast::{
     Expr, FunctionArg, FunctionArgExpr, Ident, ObjectName, Query, TableAlias, TableFactor, TableFunctionArgs, Value, VisitMut, VisitorMut,
 };
 use datafusion::sql::sqlparser::keywords::Keyword;
-use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
+use datafusion::sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan, Whitespace, Word};
 
 use super::names::{fold, fold_ident, is_reserved, quote_name, reference, single_part, too_many_parts};
 use super::source_text::{is_significant, is_word, string_literal};
@@ -86,7 +86,11 @@ pub(super) struct Rewritten {
 
 /// Replaces each version clause, and the name before it, by a call of a marker function.
 pub(super) fn rewrite_tokens(tokens: &[TokenWithSpan], normalize: bool) -> Result<Rewritten> {
-    let scan = Scan { tokens, significant: (0..tokens.len()).filter(|n| tokens.get(*n).is_some_and(|t| is_significant(&t.token))).collect(), normalize };
+    let scan = Scan {
+        tokens,
+        significant: (0..tokens.len()).filter(|n| tokens.get(*n).is_some_and(|t| is_significant(&t.token))).collect(),
+        normalize,
+    };
     let prefix = scan.marker_prefix();
     let (mut out, mut clauses, mut copied) = (Vec::new(), Vec::new(), 0);
     let mut at = 0;
@@ -96,7 +100,7 @@ pub(super) fn rewrite_tokens(tokens: &[TokenWithSpan], normalize: bool) -> Resul
             continue;
         };
         out.extend_from_slice(tokens.get(copied..found.start).unwrap_or(&[]));
-        let span = tokens.get(found.start).map(|t| t.span).unwrap_or_else(datafusion::sql::sqlparser::tokenizer::Span::empty);
+        let span = tokens.get(found.start).map(|t| t.span).unwrap_or_else(Span::empty);
         out.extend(marker_tokens(&found.clause.marker, found.copied_whole).into_iter().map(|token| TokenWithSpan::new(token, span)));
         copied = found.end + 1;
         at = scan.significant.partition_point(|n| *n < copied);
@@ -109,7 +113,7 @@ pub(super) fn rewrite_tokens(tokens: &[TokenWithSpan], normalize: bool) -> Resul
 /// `marker()`; for `COPY t VERSION AS OF 3 TO …`, which takes a bare name only, `(SELECT * FROM marker())`.
 fn marker_tokens(marker: &str, copied_whole: bool) -> Vec<Token> {
     // Parsers peek at white space in places: keep the marker apart from its neighbours.
-    let space = || Token::Whitespace(datafusion::sql::sqlparser::tokenizer::Whitespace::Space);
+    let space = || Token::Whitespace(Whitespace::Space);
     let call = [Token::make_word(marker, None), Token::LParen, Token::RParen, space()];
     if copied_whole {
         let before = [Token::LParen, Token::make_keyword("SELECT"), space(), Token::Mul, space(), Token::make_keyword("FROM"), space()];
@@ -169,12 +173,16 @@ impl Scan<'_> {
         if !as_of || !(with_for || (self.ends_a_table(last_of_name) && self.starts_a_value(at + 3))) {
             return Ok(None);
         }
-        let (first_of_name, parts) = self.name(last_of_name).ok_or_else(|| self.refuse(at, "a version clause follows something that is not a table's name", FORM))?;
+        let (first_of_name, parts) = self
+            .name(last_of_name)
+            .ok_or_else(|| self.refuse(at, "a version clause follows something that is not a table's name", FORM))?;
         self.check_place(first_of_name, at)?;
         let (point, end) = if kind == "VERSION" { self.version(at + 3)? } else { self.timestamp(at + 3)? };
-        let alias = parts.last().map(|word| Ident { value: word.value.clone(), quote_style: word.quote_style, span: datafusion::sql::sqlparser::tokenizer::Span::empty() });
+        let alias = parts.last().map(|word| Ident { value: word.value.clone(), quote_style: word.quote_style, span: Span::empty() });
         let folded = parts.iter().map(|w| fold(&w.value, w.quote_style.is_some(), self.normalize)).collect();
-        let (Some(alias), Some(name)) = (alias, reference(folded)) else { return Err(too_many_parts(&parts.iter().map(|w| w.to_string()).collect::<Vec<_>>().join("."))) };
+        let (Some(alias), Some(name)) = (alias, reference(folded)) else {
+            return Err(too_many_parts(&parts.iter().map(|w| w.to_string()).collect::<Vec<_>>().join(".")));
+        };
         let position = |n: usize| self.significant.get(n).copied().unwrap_or_default();
         Ok(Some(Found {
             clause: Clause { marker, reference: VersionReference { name, point }, alias },
@@ -187,7 +195,9 @@ impl Scan<'_> {
     /// Whether a table (or a call, a subquery, an alias) can end here: then `VERSION AS OF value` is no column.
     fn ends_a_table(&self, at: usize) -> bool {
         match self.token(at) {
-            Some(Token::Word(word)) => word.quote_style.is_some() || !BEFORE_A_NAME.contains(&word.keyword) || self.before(at) == Some(&Token::Period),
+            Some(Token::Word(word)) => {
+                word.quote_style.is_some() || !BEFORE_A_NAME.contains(&word.keyword) || self.before(at) == Some(&Token::Period)
+            }
             Some(Token::RParen) => true,
             _ => false,
         }
@@ -198,7 +208,8 @@ impl Scan<'_> {
             Some(Token::Number(..) | Token::Placeholder(_) | Token::Minus | Token::Plus) => true,
             Some(Token::Word(word)) if word.quote_style.is_none() => {
                 let call = self.token(at + 1) == Some(&Token::LParen) && !is_reserved(word.keyword);
-                let typed = matches!(word.keyword, Keyword::TIMESTAMP | Keyword::DATE) && self.token(at + 1).and_then(string_literal).is_some();
+                let typed =
+                    matches!(word.keyword, Keyword::TIMESTAMP | Keyword::DATE) && self.token(at + 1).and_then(string_literal).is_some();
                 call || typed || matches!(word.keyword, Keyword::CAST | Keyword::CURRENT_TIMESTAMP | Keyword::CURRENT_DATE | Keyword::NULL)
             }
             Some(token) => string_literal(token).is_some(),
@@ -249,19 +260,28 @@ impl Scan<'_> {
     fn timestamp(&self, at: usize) -> Result<(VersionPoint, usize)> {
         let at = if self.word(at, "TIMESTAMP") || self.word(at, "DATE") { at + 1 } else { at };
         let text = self.token(at).and_then(string_literal);
-        text.map(|text| (VersionPoint::Timestamp(text.to_string()), at))
-            .ok_or_else(|| self.not_a_literal(at, "a time is a text literal", "write TIMESTAMP AS OF '2026-01-31T12:00:00Z'; nothing is computed here"))
+        text.map(|text| (VersionPoint::Timestamp(text.to_string()), at)).ok_or_else(|| {
+            self.not_a_literal(at, "a time is a text literal", "write TIMESTAMP AS OF '2026-01-31T12:00:00Z'; nothing is computed here")
+        })
     }
 
     fn not_a_literal(&self, at: usize, what: &str, remedy: &str) -> Error {
         match self.token(at) {
-            Some(Token::Placeholder(_)) => self.refuse(at, "a version clause has a placeholder", &format!("placeholders are not known before the statement is planned: {remedy}")),
+            Some(Token::Placeholder(_)) => self.refuse(
+                at,
+                "a version clause has a placeholder",
+                &format!("placeholders are not known before the statement is planned: {remedy}"),
+            ),
             _ => self.refuse(at, what, remedy),
         }
     }
 
     fn refuse(&self, at: usize, what: &str, remedy: &str) -> Error {
-        let place = self.significant.get(at).and_then(|n| self.tokens.get(*n)).map(|t| format!(" at line {}, column {}", t.span.start.line, t.span.start.column));
+        let place = self
+            .significant
+            .get(at)
+            .and_then(|n| self.tokens.get(*n))
+            .map(|t| format!(" at line {}, column {}", t.span.start.line, t.span.start.column));
         invalid(&format!("{what}{}", place.unwrap_or_default()), remedy)
     }
 }
@@ -271,9 +291,19 @@ fn invalid(what: &str, remedy: &str) -> Error {
 }
 
 /// Puts the table functions where the markers stand, keeps or adds aliases, and refuses what cannot be meant.
-pub(super) fn rewrite_statement(statement: &mut DataFusionStatement, clauses: Vec<Clause>, normalize: bool) -> Result<Vec<VersionReference>> {
+pub(super) fn rewrite_statement(
+    statement: &mut DataFusionStatement,
+    clauses: Vec<Clause>,
+    normalize: bool,
+) -> Result<Vec<VersionReference>> {
     let total = clauses.len();
-    let mut visitor = Visitor { clauses: clauses.into_iter().map(|c| (c.marker.clone(), c)).collect(), normalize, scopes: Vec::new(), bodies: HashMap::new(), found: Vec::new() };
+    let mut visitor = Visitor {
+        clauses: clauses.into_iter().map(|c| (c.marker.clone(), c)).collect(),
+        normalize,
+        scopes: Vec::new(),
+        bodies: HashMap::new(),
+        found: Vec::new(),
+    };
     if let ControlFlow::Break(error) = visitor.statement(statement) {
         return Err(error);
     }
@@ -344,7 +374,9 @@ impl Visitor {
         for arg in args {
             let remedy = match arg {
                 FunctionArg::Named { .. } | FunctionArg::ExprNamed { .. } => "arguments by name",
-                FunctionArg::Unnamed(FunctionArgExpr::Expr(Expr::Value(value))) if matches!(value.value, Value::Placeholder(_)) => "placeholders",
+                FunctionArg::Unnamed(FunctionArgExpr::Expr(Expr::Value(value))) if matches!(value.value, Value::Placeholder(_)) => {
+                    "placeholders"
+                }
                 FunctionArg::Unnamed(_) => continue,
             };
             return Err(invalid(

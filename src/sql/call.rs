@@ -28,7 +28,9 @@ pub(super) fn call(mut cursor: Cursor<'_>) -> Result<Statement> {
         }
         more = cursor.token(&Token::Comma);
         if !more && !cursor.token(&Token::RParen) {
-            return Err(cursor.expected("',' or ')'", "write arguments as literals, names in double quotes where needed; nothing is computed"));
+            return Err(
+                cursor.expected("',' or ')'", "write arguments as literals, names in double quotes where needed; nothing is computed")
+            );
         }
     }
     cursor.end(CALL)?;
@@ -56,7 +58,9 @@ fn value(cursor: &mut Cursor<'_>) -> Result<ScalarValue> {
     }
     let value = match cursor.peek() {
         _ if negative => None,
-        Some(Token::HexStringLiteral(hex)) => Some(ScalarValue::Binary(Some(bytes(hex).ok_or_else(|| cursor.expected("pairs of hexadecimal digits", CALL))?))),
+        Some(Token::HexStringLiteral(hex)) => {
+            Some(ScalarValue::Binary(Some(bytes(hex).ok_or_else(|| cursor.expected("pairs of hexadecimal digits", CALL))?)))
+        }
         Some(Token::Word(word)) if word.quote_style.is_none() => keyword_value(word, cursor),
         Some(token) => string_literal(token).map(ScalarValue::from),
         None => None,

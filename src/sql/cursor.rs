@@ -174,7 +174,10 @@ impl<'a> Cursor<'a> {
         let place = match self.tokens.get(self.at) {
             Some(t) if matches!(t.token, Token::Placeholder(_)) => {
                 return self.refuse(
-                    format!("the placeholder {} stands at line {}, column {}, where a literal is needed", t.token, t.span.start.line, t.span.start.column),
+                    format!(
+                        "the placeholder {} stands at line {}, column {}, where a literal is needed",
+                        t.token, t.span.start.line, t.span.start.column
+                    ),
                     "this statement cannot be prepared: write the value into its text",
                 );
             }

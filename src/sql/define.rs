@@ -1,5 +1,6 @@
 //! `CREATE`, `ALTER` and `DROP INCREMENTAL TABLE`. Clauses may come in any order, each once; `AS <query>` comes last.
 
+use datafusion::common::TableReference;
 use datafusion::sql::sqlparser::tokenizer::Token;
 
 use super::as_of;
@@ -34,7 +35,10 @@ pub(super) fn create(settings: &Settings, mut cursor: Cursor<'_>, or_alter: bool
     let name = cursor.name("the name of the new table")?;
     cursor.about(&name);
     if or_alter && if_not_exists {
-        return Err(cursor.refuse("OR ALTER and IF NOT EXISTS contradict each other", "OR ALTER changes an existing table, IF NOT EXISTS leaves it alone: keep one"));
+        return Err(cursor.refuse(
+            "OR ALTER and IF NOT EXISTS contradict each other",
+            "OR ALTER changes an existing table, IF NOT EXISTS leaves it alone: keep one",
+        ));
     }
     let source = source(&mut cursor)?;
     let found = clauses(settings, &mut cursor, &["KEY", "TRACK", "LOCATION", "WITH", "HANDLER", "AS"], CREATE)?;
@@ -42,15 +46,23 @@ pub(super) fn create(settings: &Settings, mut cursor: Cursor<'_>, or_alter: bool
     let Some(handler) = found.handler else { return Err(cursor.expected("AS or HANDLER", CREATE)) };
     let options = found.with.unwrap_or_default();
     let location = found.location;
-    Ok(Statement::CreateIncremental(Box::new(CreateIncremental { name, or_alter, if_not_exists, source, key, track: found.track, location, options, handler })))
+    Ok(Statement::CreateIncremental(Box::new(CreateIncremental {
+        name,
+        or_alter,
+        if_not_exists,
+        source,
+        key,
+        track: found.track,
+        location,
+        options,
+        handler,
+    })))
 }
 
-fn source(cursor: &mut Cursor<'_>) -> Result<datafusion::common::TableReference> {
+fn source(cursor: &mut Cursor<'_>) -> Result<TableReference> {
     cursor.expect_words(&["FROM"], CREATE)?;
     match cursor.peek() {
-        Some(Token::LParen) => {
-            Err(cursor.refuse("the source is a query", "name it first: CREATE VIEW v AS SELECT …, then FROM v"))
-        }
+        Some(Token::LParen) => Err(cursor.refuse("the source is a query", "name it first: CREATE VIEW v AS SELECT …, then FROM v")),
         Some(token) if string_literal(token).is_some() => {
             Err(cursor.refuse("the source is a file", "name it first: CREATE EXTERNAL TABLE s STORED AS … LOCATION '…', then FROM s"))
         }
@@ -190,10 +202,14 @@ fn query(settings: &Settings, cursor: &mut Cursor<'_>) -> Result<HandlerText> {
     if clauses.unwrap_or(true) {
         return Err(Error::new(
             ErrorCode::HandlerRefused,
-            cursor.refuse("the handler's query has a version clause", "a handler reads only the relation input, which has no versions").message(),
+            cursor
+                .refuse("the handler's query has a version clause", "a handler reads only the relation input, which has no versions")
+                .message(),
         ));
     }
-    settings.check_query(tokens).map_err(|e| cursor.refuse(format!("the handler: {}", without_remedy(e.message())), "write AS SELECT … FROM input as the last clause"))?;
+    settings.check_query(tokens).map_err(|e| {
+        cursor.refuse(format!("the handler: {}", without_remedy(e.message())), "write AS SELECT … FROM input as the last clause")
+    })?;
     while cursor.advance().is_some() {}
     Ok(HandlerText::Sql(text.to_string()))
 }

@@ -27,7 +27,9 @@ pub mod verbs;
 mod version_planner;
 
 pub use as_of::{VersionPoint, VersionReference};
-pub use ast::{AlterIncremental, Call, CreateIncremental, HandlerText, IncrementalChange, ParsedStatement, Refresh, RefreshTarget, Statement};
+pub use ast::{
+    AlterIncremental, Call, CreateIncremental, HandlerText, IncrementalChange, ParsedStatement, Refresh, RefreshTarget, Statement,
+};
 pub use names::{parse_table_name, quote_identifier, quote_literal, quote_name};
 pub use parser::parse;
 

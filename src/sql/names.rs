@@ -6,7 +6,9 @@
 
 use datafusion::common::TableReference;
 use datafusion::sql::sqlparser::ast::{Ident, ObjectName};
-use datafusion::sql::sqlparser::keywords::{ALL_KEYWORDS, ALL_KEYWORDS_INDEX, Keyword, RESERVED_FOR_COLUMN_ALIAS, RESERVED_FOR_TABLE_ALIAS};
+use datafusion::sql::sqlparser::keywords::{
+    ALL_KEYWORDS, ALL_KEYWORDS_INDEX, Keyword, RESERVED_FOR_COLUMN_ALIAS, RESERVED_FOR_TABLE_ALIAS,
+};
 
 use crate::error::{Error, ErrorCode, Result};
 
@@ -104,7 +106,9 @@ fn not_a_name(text: &str) -> Error {
 pub(super) fn too_many_parts(text: &str) -> Error {
     Error::new(
         ErrorCode::StatementInvalid,
-        format!("the name {text} has more than three parts. Remedy: write catalog.schema.table, and put a part that has a dot in double quotes"),
+        format!(
+            "the name {text} has more than three parts. Remedy: write catalog.schema.table, and put a part that has a dot in double quotes"
+        ),
     )
 }
 

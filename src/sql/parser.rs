@@ -2,7 +2,7 @@
 
 use datafusion::config::SqlParserOptions;
 use datafusion::error::DataFusionError;
-use datafusion::sql::parser::{DFParserBuilder, Statement as DataFusionStatement};
+use datafusion::sql::parser::{DFParser, DFParserBuilder, Statement as DataFusionStatement};
 use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
@@ -38,7 +38,10 @@ impl Settings {
     fn new(options: &SqlParserOptions) -> Result<Self> {
         let name = options.dialect.to_string();
         let dialect = dialect_from_str(&name).ok_or_else(|| {
-            Error::new(ErrorCode::StatementInvalid, format!("the SQL dialect {name:?} is not known. Remedy: SET datafusion.sql_parser.dialect = 'generic'"))
+            Error::new(
+                ErrorCode::StatementInvalid,
+                format!("the SQL dialect {name:?} is not known. Remedy: SET datafusion.sql_parser.dialect = 'generic'"),
+            )
         })?;
         Ok(Self { dialect, recursion_limit: options.recursion_limit.get(), normalize: options.enable_ident_normalization })
     }
@@ -62,7 +65,10 @@ impl Settings {
             return define::create(self, cursor, true).map(Some);
         }
         if cursor.at_words(&["CREATE", "OR", "REPLACE", "INCREMENTAL"]) {
-            return Err(cursor.refuse("an incremental table is not replaced", "write CREATE OR ALTER INCREMENTAL TABLE, which keeps the data and its history"));
+            return Err(cursor.refuse(
+                "an incremental table is not replaced",
+                "write CREATE OR ALTER INCREMENTAL TABLE, which keeps the data and its history",
+            ));
         }
         if cursor.words(&["ALTER", "INCREMENTAL"]) {
             return define::alter(self, cursor).map(Some);
@@ -95,7 +101,10 @@ impl Settings {
             let (line, column) = (found.span.start.line, found.span.start.column);
             return Err(Error::new(
                 ErrorCode::StatementInvalid,
-                format!("the statement ends before {:?} at line {line}, column {column}. Remedy: separate statements by ';'; {FORMS}", found.token.to_string()),
+                format!(
+                    "the statement ends before {:?} at line {line}, column {column}. Remedy: separate statements by ';'; {FORMS}",
+                    found.token.to_string()
+                ),
             ));
         }
         let versions = as_of::rewrite_statement(&mut statement, rewritten.clauses, self.normalize)?;
@@ -109,8 +118,12 @@ impl Settings {
         parser.parser.expect_token(&Token::EOF).map(|_| ()).map_err(|e| unreadable(e.into()))
     }
 
-    fn parser(&self, tokens: Vec<TokenWithSpan>) -> Result<datafusion::sql::parser::DFParser<'_>> {
-        DFParserBuilder::new(tokens).with_dialect(self.dialect.as_ref()).with_recursion_limit(self.recursion_limit).build().map_err(unreadable)
+    fn parser(&self, tokens: Vec<TokenWithSpan>) -> Result<DFParser<'_>> {
+        DFParserBuilder::new(tokens)
+            .with_dialect(self.dialect.as_ref())
+            .with_recursion_limit(self.recursion_limit)
+            .build()
+            .map_err(unreadable)
     }
 }
 
@@ -119,13 +132,16 @@ fn unreadable(error: DataFusionError) -> Error {
         DataFusionError::SQL(error, _) => error.to_string(),
         other => other.strip_backtrace(),
     };
-    Error::new(ErrorCode::StatementInvalid, format!("the statement cannot be understood: {}. Remedy: check the text near that place; {FORMS}", text.trim_end_matches('.')))
+    Error::new(
+        ErrorCode::StatementInvalid,
+        format!("the statement cannot be understood: {}. Remedy: check the text near that place; {FORMS}", text.trim_end_matches('.')),
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use datafusion::scalar::ScalarValue;
     use datafusion::common::TableReference;
+    use datafusion::scalar::ScalarValue;
 
     use super::super::ast::{AlterIncremental, CreateIncremental, HandlerText, IncrementalChange, Refresh, RefreshTarget};
     use super::*;
@@ -177,7 +193,13 @@ mod tests {
         assert_eq!(parsed.key, strings(&["id", "Two Words"]));
         assert_eq!(parsed.track, Some(strings(&["name", "select"])));
         assert_eq!(parsed.location.as_deref(), Some("s3://b/ö"));
-        let options = [("max_deleted_fraction", "NULL"), ("verify", "always"), ("capture_retries", "3"), ("incremental", "false"), ("incremental.compaction", "off")];
+        let options = [
+            ("max_deleted_fraction", "NULL"),
+            ("verify", "always"),
+            ("capture_retries", "3"),
+            ("incremental", "false"),
+            ("incremental.compaction", "off"),
+        ];
         assert_eq!(parsed.options, options.map(|(n, v)| (n.to_string(), v.to_string())));
         assert_eq!(parsed.handler, HandlerText::Sql("SELECT id, ';' AS x /* ; AS */ FROM input".into()));
     }
@@ -198,7 +220,8 @@ mod tests {
             "(SELECT id, \"Größe\"\r\n\t, '日本;語''', $$;$$ FROM input)",
             "SELECT /* ünï; */ id -- é ;\n  , 'a\nb' FROM input WHERE x = 1",
         ] {
-            let sql = format!("/* ää */ SELECT 'ß';\n CREATE INCREMENTAL TABLE t FROM s /* 😀 */ KEY (id) AS {handler} -- end\n ; SELECT 2");
+            let sql =
+                format!("/* ää */ SELECT 'ß';\n CREATE INCREMENTAL TABLE t FROM s /* 😀 */ KEY (id) AS {handler} -- end\n ; SELECT 2");
             let parsed = all(&sql);
             let Some(Statement::CreateIncremental(create)) = parsed.get(1).map(|s| s.statement.clone()) else { panic!("{sql}") };
             assert_eq!(create.handler, HandlerText::Sql(handler.to_string()));
@@ -215,7 +238,9 @@ mod tests {
 
     #[test]
     fn alter_in_every_form() {
-        let parsed = alter("ALTER INCREMENTAL TABLE t IF REVISION 3 DRAFT KEY (a, b) TRACK (c) SET (verify = 'always') RESET (compaction, \"older_than\") ACCEPT SCHEMA AS SELECT a FROM input");
+        let parsed = alter(
+            "ALTER INCREMENTAL TABLE t IF REVISION 3 DRAFT KEY (a, b) TRACK (c) SET (verify = 'always') RESET (compaction, \"older_than\") ACCEPT SCHEMA AS SELECT a FROM input",
+        );
         assert_eq!(parsed.if_revision, Some(3));
         let expected = IncrementalChange::Define {
             draft: true,
@@ -229,14 +254,20 @@ mod tests {
         assert_eq!(parsed.change, expected);
         let activate = |sql| alter(sql).change;
         assert_eq!(activate("ALTER INCREMENTAL TABLE t ACTIVATE"), IncrementalChange::Activate { revision: None });
-        assert_eq!(activate("ALTER INCREMENTAL TABLE t IF REVISION 4 ACTIVATE REVISION 2"), IncrementalChange::Activate { revision: Some(2) });
+        assert_eq!(
+            activate("ALTER INCREMENTAL TABLE t IF REVISION 4 ACTIVATE REVISION 2"),
+            IncrementalChange::Activate { revision: Some(2) }
+        );
         assert!(matches!(activate("ALTER INCREMENTAL TABLE t ACCEPT SCHEMA"), IncrementalChange::Define { accept_schema: true, .. }));
     }
 
     #[test]
     fn refresh_in_every_form() {
         let plain = refresh("REFRESH s.\"T\", u, \"all\"");
-        assert_eq!(plain.target, RefreshTarget::Tables(vec![TableReference::partial("s", "T"), TableReference::bare("u"), TableReference::bare("all")]));
+        assert_eq!(
+            plain.target,
+            RefreshTarget::Tables(vec![TableReference::partial("s", "T"), TableReference::bare("u"), TableReference::bare("all")])
+        );
         let run = refresh("refresh t full run 'r-1' allow deletes");
         assert_eq!((run.full, run.allow_deletes, run.run.as_ref().map(|r| r.as_str())), (true, true, Some("r-1")));
         assert!(refresh("REFRESH draft DRAFT").draft);
@@ -254,8 +285,15 @@ mod tests {
     #[test]
     fn call_binds_names_and_literals() {
         let Statement::Call(call) = one("CALL incremental.rollback(S.\"T\", version => 2)") else { panic!() };
-        assert_eq!((call.verb.name, call.arguments.text("table"), call.arguments.number("version")), ("rollback", Some("s.\"T\""), Some(2)));
-        let Statement::Call(call) = one("call INCREMENTAL.ROW('t', -1, 18446744073709551615, 1.50, X'0aff', DATE '2026-01-31', NULL, TRUE, 'ä''')") else { panic!() };
+        assert_eq!(
+            (call.verb.name, call.arguments.text("table"), call.arguments.number("version")),
+            ("rollback", Some("s.\"T\""), Some(2))
+        );
+        let Statement::Call(call) =
+            one("call INCREMENTAL.ROW('t', -1, 18446744073709551615, 1.50, X'0aff', DATE '2026-01-31', NULL, TRUE, 'ä''')")
+        else {
+            panic!()
+        };
         let expected = [
             ScalarValue::from(-1_i64),
             ScalarValue::from(u64::MAX),
@@ -357,7 +395,9 @@ mod tests {
 
     #[test]
     fn a_handler_with_a_version_clause_is_refused_as_a_handler() {
-        let error = parse("CREATE INCREMENTAL TABLE t FROM s KEY (id) AS SELECT id FROM input VERSION AS OF 3", &SqlParserOptions::default()).map(|_| ());
+        let error =
+            parse("CREATE INCREMENTAL TABLE t FROM s KEY (id) AS SELECT id FROM input VERSION AS OF 3", &SqlParserOptions::default())
+                .map(|_| ());
         assert_eq!(error.map_err(|e| e.code()), Err(ErrorCode::HandlerRefused));
     }
 

@@ -39,7 +39,10 @@ pub(super) fn refresh(mut cursor: Cursor<'_>) -> Result<Statement> {
 fn target(cursor: &mut Cursor<'_>) -> Result<RefreshTarget> {
     if cursor.words(&["ALL"]) {
         if cursor.peek() == Some(&Token::Comma) {
-            return Err(cursor.refuse("ALL stands beside other tables", "ALL means every table: write it alone, or put a table of that name in double quotes"));
+            return Err(cursor.refuse(
+                "ALL stands beside other tables",
+                "ALL means every table: write it alone, or put a table of that name in double quotes",
+            ));
         }
         return Ok(RefreshTarget::All);
     }
@@ -96,7 +99,13 @@ pub(super) fn explain(mut cursor: Cursor<'_>) -> Result<Option<Statement>> {
     while cursor.at_words(&["ANALYZE"]) || cursor.at_words(&["VERBOSE"]) {
         inner.push(cursor.advance());
     }
-    let ours = [&["REFRESH"][..], &["CREATE", "INCREMENTAL"], &["ALTER", "INCREMENTAL"], &["DROP", "INCREMENTAL"], &["CREATE", "OR", "ALTER", "INCREMENTAL"]];
+    let ours = [
+        &["REFRESH"][..],
+        &["CREATE", "INCREMENTAL"],
+        &["ALTER", "INCREMENTAL"],
+        &["DROP", "INCREMENTAL"],
+        &["CREATE", "OR", "ALTER", "INCREMENTAL"],
+    ];
     let call = cursor.at_words(&["CALL", "INCREMENTAL"]) && cursor.peek_nth(2) == Some(&Token::Period);
     if call || ours.iter().any(|words| cursor.at_words(words)) {
         return Err(cursor.refuse(

@@ -26,7 +26,10 @@ impl<'a> SourceText<'a> {
     /// All tokens, with white space and comments.
     pub(super) fn tokens(&self, dialect: &dyn Dialect) -> Result<Vec<TokenWithSpan>> {
         Tokenizer::new(dialect, self.text).tokenize_with_location().map_err(|e| {
-            Error::new(ErrorCode::StatementInvalid, format!("the statement cannot be read: {e}. Remedy: check quotes and comments near that place"))
+            Error::new(
+                ErrorCode::StatementInvalid,
+                format!("the statement cannot be read: {e}. Remedy: check quotes and comments near that place"),
+            )
         })
     }
 

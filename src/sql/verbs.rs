@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 
 use arrow::datatypes::DataType;
-use datafusion::scalar::ScalarValue;
 use datafusion::common::TableReference;
+use datafusion::scalar::ScalarValue;
 
 use super::names::parse_table_name;
 use crate::error::{Error, ErrorCode, Result};
@@ -91,7 +91,10 @@ impl VerbSpec {
     }
 
     fn refuse(&self, what: &str, remedy: &str) -> Error {
-        Error::new(ErrorCode::StatementInvalid, format!("incremental verb {:?}: {what}. Remedy: {remedy}; the form is {}", self.name, self.signature()))
+        Error::new(
+            ErrorCode::StatementInvalid,
+            format!("incremental verb {:?}: {what}. Remedy: {remedy}; the form is {}", self.name, self.signature()),
+        )
     }
 }
 
@@ -136,7 +139,11 @@ pub const VERBS: &[VerbSpec] = &[
     acts("activate", &[TABLE, optional("revision", Number)], "makes a revision the active one; without a number the newest"),
     acts("cancel", &[TABLE, required("run", Text)], "asks a run to stop"),
     acts("compact", &[TABLE], "rewrites many small files as few, without changing a row"),
-    acts("vacuum", &[TABLE, optional("dry_run", Boolean), optional("older_than", Duration)], "deletes what no retained version needs; a dry run unless dry_run is FALSE"),
+    acts(
+        "vacuum",
+        &[TABLE, optional("dry_run", Boolean), optional("older_than", Duration)],
+        "deletes what no retained version needs; a dry run unless dry_run is FALSE",
+    ),
     acts("drop", &[TABLE, optional("purge", Boolean)], "drops a table; purge deletes its data too"),
 ];
 
@@ -148,7 +155,10 @@ pub fn find_verb(name: &str) -> Result<&'static VerbSpec> {
     VERBS.iter().find(|verb| verb.name == name).ok_or_else(|| {
         let near = nearest(name, VERBS.iter().map(|verb| verb.name));
         let all = VERBS.iter().map(|verb| verb.name).collect::<Vec<_>>().join(", ");
-        Error::new(ErrorCode::StatementInvalid, format!("incremental verb {name:?} does not exist. Remedy: the nearest is {near:?}; all are {all}"))
+        Error::new(
+            ErrorCode::StatementInvalid,
+            format!("incremental verb {name:?} does not exist. Remedy: the nearest is {near:?}; all are {all}"),
+        )
     })
 }
 
@@ -313,7 +323,8 @@ mod tests {
 
     #[test]
     fn bad_arguments_name_what_would_be_right() {
-        let error = |verb: &str, positional, named| bind_arguments(find_verb(verb).unwrap(), positional, named).unwrap_err().message().to_string();
+        let error =
+            |verb: &str, positional, named| bind_arguments(find_verb(verb).unwrap(), positional, named).unwrap_err().message().to_string();
         assert!(find_verb("refesh").unwrap_err().message().contains("the nearest is \"refresh\""));
         assert!(error("vacuum", vec![text("t")], vec![("dryrun".into(), true.into())]).contains("the nearest is \"dry_run\""));
         assert!(error("at", vec![text("t")], vec![]).contains("\"version\" is missing"));
