@@ -12,6 +12,7 @@ use arrow::array::{Array, ArrayRef};
 use arrow::buffer::ScalarBuffer;
 use arrow_schema::{DataType, Field};
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::column::Column;
@@ -156,6 +157,10 @@ pub(crate) trait KeyStore: Default + Send + Sync + 'static {
     fn push(&mut self, key: Self::Key<'_>);
     fn reserve(&mut self, rows: usize);
     fn hash(key: Self::Key<'_>, hashing: Hashing) -> u64;
+    /// Whether `a` comes before `b`, in any total order that agrees with equality.
+    fn ascends(a: Self::Key<'_>, b: Self::Key<'_>) -> bool;
+    /// Whether the key at `position` comes after `key`.
+    fn is_after(&self, position: usize, key: Self::Key<'_>) -> bool;
     fn len(&self) -> usize;
     /// Bytes allocated.
     fn allocated(&self) -> usize;
@@ -196,6 +201,16 @@ impl KeyStore for SmallKeys {
             KeyHash::Xxh3 => xxh3_64_with_seed(&key.to_le_bytes(), hashing.seed),
             KeyHash::Constant => 0,
         }
+    }
+
+    #[inline]
+    fn ascends(a: u64, b: u64) -> bool {
+        a < b
+    }
+
+    #[inline]
+    fn is_after(&self, position: usize, key: u64) -> bool {
+        self.get(position) > key
     }
 
     fn len(&self) -> usize {
@@ -250,6 +265,16 @@ impl KeyStore for ByteKeys {
         }
     }
 
+    #[inline]
+    fn ascends(a: &[u8], b: &[u8]) -> bool {
+        a < b
+    }
+
+    #[inline]
+    fn is_after(&self, position: usize, key: &[u8]) -> bool {
+        self.get(position) > key
+    }
+
     fn len(&self) -> usize {
         self.ends.len()
     }
@@ -276,13 +301,23 @@ impl<K: KeyStore> KeyTable<K> {
     #[inline]
     pub(crate) fn insert(&mut self, key: K::Key<'_>, hash: u64) -> Option<(u32, bool)> {
         let Self { keys, table, hashing } = self;
-        if let Some(found) = table.find(hash, |position| keys.is(*position as usize, key)) {
-            return Some((*found, false));
-        }
+        let is_key = |position: &u32| keys.is(*position as usize, key);
+        let rehash = |position: &u32| K::hash(keys.get(*position as usize), *hashing);
+        let vacant = match table.entry(hash, is_key, rehash) {
+            Entry::Occupied(found) => return Some((*found.get(), false)),
+            Entry::Vacant(vacant) => vacant,
+        };
         let position = u32::try_from(keys.len()).ok()?;
+        vacant.insert(position);
         keys.push(key);
-        table.insert_unique(hash, position, |position| K::hash(keys.get(*position as usize), *hashing));
         Some((position, true))
+    }
+
+    /// Makes room for `keys` keys.
+    pub(crate) fn reserve(&mut self, keys: usize) {
+        let Self { keys: stored, table, hashing } = self;
+        stored.reserve(keys);
+        table.reserve(keys, |position| K::hash(stored.get(*position as usize), *hashing));
     }
 
     pub(crate) fn find(&self, key: K::Key<'_>, hash: u64) -> Option<u32> {

@@ -5,17 +5,22 @@
 //! key          [k0]   [k1]   [k2]   [k3]        8 bytes, or the key's bytes and 8 more
 //! fingerprint  [f0]   [f1]   [f2]   [f3]        16 bytes
 //! runs         file 0, rows 0.. ─┘  file 1, row 7.. ─┘     one entry per stretch without a gap
-//! table        hash → position                  built when the first prediction fails; 5 bytes per bucket
+//! stretches    where keys ascend                a look-up by order, while look-ups are few
+//! table        hash → position                  built when they are not; 5 bytes per bucket
 //! ```
+//!
+//! A key that the index held twice would be matched once and its other row be reported as deleted: damage heals.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::HashTable;
 use roaring::RoaringTreemap;
 
 use super::bitmap::Bitmap;
-use crate::error::{Error, ErrorCode, Result};
+use super::ordered::{Layers, Stretches};
+use crate::error::Result;
 use crate::exec::equality::{Hashing, KeyBatch, KeyStore, too_many_keys};
 
 /// The columns of one batch of the index scan, beside the keys.
@@ -41,12 +46,28 @@ pub(crate) struct Baseline<K> {
     fingerprints: Vec<u128>,
     runs: Vec<Run>,
     hashing: Hashing,
-    table: OnceLock<Result<HashTable<u32>>>,
+    stretches: Stretches,
+    layers: OnceLock<Option<Layers>>,
+    /// Look-ups by order so far.
+    ordered: AtomicUsize,
+    table: OnceLock<HashTable<u32>>,
 }
+
+/// Look-ups by order are given up when more than one in so many rows needed one (and layer).
+const ORDERED_SHARE: usize = 32;
 
 impl<K: KeyStore> Baseline<K> {
     pub(crate) fn new(hashing: Hashing) -> Self {
-        Self { keys: K::default(), fingerprints: Vec::new(), runs: Vec::new(), hashing, table: OnceLock::new() }
+        Self {
+            keys: K::default(),
+            fingerprints: Vec::new(),
+            runs: Vec::new(),
+            hashing,
+            stretches: Stretches::new(),
+            layers: OnceLock::new(),
+            ordered: AtomicUsize::new(0),
+            table: OnceLock::new(),
+        }
     }
 
     pub(crate) fn reserve(&mut self, rows: usize) {
@@ -66,6 +87,7 @@ impl<K: KeyStore> Baseline<K> {
                 self.runs.push(Run { start: position, file: *file, row: *row });
             }
             self.keys.push(K::key(keys, at));
+            self.stretches.pushed(&self.keys);
             self.fingerprints.push(super::columns::join_fingerprint(*high, *low));
         }
         Ok(())
@@ -92,34 +114,37 @@ impl<K: KeyStore> Baseline<K> {
         self.fingerprints.get(position).copied()
     }
 
-    /// The position of `key` by its hash.
+    /// The position of `key`: by order while that is cheap, else by hash.
     #[inline]
-    pub(crate) fn find(&self, key: K::Key<'_>, hash: u64) -> Result<Option<usize>> {
+    pub(crate) fn find(&self, key: K::Key<'_>, hash: u64) -> Option<usize> {
         if self.len() == 0 {
-            return Ok(None);
+            return None;
         }
-        match self.table.get_or_init(|| self.build()) {
-            Ok(table) => Ok(table.find(hash, |position| self.keys.is(*position as usize, key)).map(|position| *position as usize)),
-            Err(error) => Err(error.clone()),
+        if let Some(table) = self.table.get() {
+            return self.find_in(table, key, hash);
         }
+        if let Some(layers) = self.layers.get_or_init(|| self.stretches.layers(&self.keys)) {
+            // Relaxed: the count is an estimate of the work done.
+            let done = self.ordered.fetch_add(layers.len(), Ordering::Relaxed);
+            if done < self.len() / ORDERED_SHARE {
+                return layers.find(&self.keys, key);
+            }
+        }
+        self.find_in(self.table.get_or_init(|| self.build()), key, hash)
     }
 
-    fn build(&self) -> Result<HashTable<u32>> {
+    fn find_in(&self, table: &HashTable<u32>, key: K::Key<'_>, hash: u64) -> Option<usize> {
+        table.find(hash, |position| self.keys.is(*position as usize, key)).map(|position| *position as usize)
+    }
+
+    fn build(&self) -> HashTable<u32> {
         let mut table = HashTable::with_capacity(self.len());
         let rehash = |position: &u32| K::hash(self.keys.get(*position as usize), self.hashing);
-        for position in 0..self.len() {
-            let key = self.keys.get(position);
-            let hash = K::hash(key, self.hashing);
-            if table.find(hash, |other: &u32| self.keys.is(*other as usize, key)).is_some() {
-                return Err(Error::new(
-                    ErrorCode::Corrupt,
-                    "the accepted version's index holds a key twice. Remedy: roll back to an older version, or REFRESH … FULL",
-                ));
-            }
-            // `push` keeps the number of rows below 2^32.
-            table.insert_unique(hash, position as u32, rehash);
+        // `push` keeps the number of rows below 2^32.
+        for position in 0..self.len() as u32 {
+            table.insert_unique(rehash(&position), position, rehash);
         }
-        Ok(table)
+        table
     }
 
     /// The rows that `seen` does not have, and those that `changed` has, as rows of their files; and how many are not seen.

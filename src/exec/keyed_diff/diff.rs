@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! source row ─► is it the row after the last match? ── yes ─► no hash, no look-up
-//!                        │ no: one of the next few? the table?
+//!                        │ no: one of the next few? by order, while look-ups are few? by hash?
 //!      found ─► seen bit: set before? → Duplicate;  fingerprint equal? → Unchanged : Updated
 //!      absent ─► set of new keys:  had it? → Duplicate : Created
 //! ```
@@ -18,9 +18,9 @@ use roaring::RoaringTreemap;
 use super::baseline::Baseline;
 use super::bitmap::Bitmap;
 use crate::error::Result;
-use crate::exec::equality::{Hashing, KeyBatch, KeyStore, KeyTable, too_many_keys};
+use crate::exec::equality::{Hashing, KeyBatch, KeyHash, KeyStore, KeyTable, too_many_keys};
 
-/// Rows tried after a failed prediction, before hashing: steps over deleted rows.
+/// Rows tried before a look-up: the predicted one, and a few more to step over deleted rows.
 const LOOK_AHEAD: usize = 4;
 const SHARDS: usize = 64;
 
@@ -59,15 +59,25 @@ pub(crate) struct Diff<K> {
 }
 
 impl<K: KeyStore> Diff<K> {
-    pub(crate) fn new(baseline: Baseline<K>, hashing: Hashing) -> Self {
+    /// A diff against `baseline` of a source with at least `rows` rows.
+    pub(crate) fn new(baseline: Baseline<K>, hashing: Hashing, rows: usize) -> Self {
         let (seen, changed) = (Bitmap::new(baseline.len()), Bitmap::new(baseline.len()));
-        let new_keys = (0..SHARDS).map(|_| Mutex::new(KeyTable::new(hashing))).collect();
-        Self { baseline, seen, changed, new_keys, hashing }
+        // Keys are unique, so at least so many are new: room for them is never too much, and spares growing.
+        let new = rows.saturating_sub(baseline.len());
+        let table = || {
+            let mut table = KeyTable::new(hashing);
+            if new > 0 && hashing.kind == KeyHash::Xxh3 {
+                table.reserve(new / SHARDS + new / SHARDS / 16);
+            }
+            Mutex::new(table)
+        };
+        Self { baseline, seen, changed, new_keys: (0..SHARDS).map(|_| table()).collect(), hashing }
     }
 
     /// Bytes of everything that is allocated at the start.
     pub(crate) fn allocated(&self) -> usize {
-        self.baseline.allocated() + self.seen.allocated() + self.changed.allocated()
+        let shard = |shard: &Mutex<KeyTable<K>>| shard.lock().unwrap_or_else(PoisonError::into_inner).allocated();
+        self.baseline.allocated() + self.seen.allocated() + self.changed.allocated() + self.new_keys.iter().map(shard).sum::<usize>()
     }
 
     #[inline]
@@ -110,7 +120,7 @@ impl<K: KeyStore> Differ for Diff<K> {
             }
             let hash = K::hash(key, self.hashing);
             probe.lookups += 1;
-            verdicts.push(match self.baseline.find(key, hash)? {
+            verdicts.push(match self.baseline.find(key, hash) {
                 Some(position) => {
                     probe.next = position + 1;
                     self.known(position, *fingerprint)

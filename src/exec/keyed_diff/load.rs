@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{Int64Type, UInt32Type, UInt64Type};
+use datafusion::common::stats::Precision;
 use datafusion::error::DataFusionError;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
@@ -72,32 +73,43 @@ impl Loaded {
     }
 }
 
-/// Reads the whole index (`None`: an empty baseline) into memory.
-pub(crate) async fn load(
-    spec: Arc<DiffSpec>,
-    reader: Arc<KeyReader>,
-    index: Option<Arc<dyn ExecutionPlan>>,
-    context: Arc<TaskContext>,
-) -> Result<Loaded> {
+/// The inputs of a diff.
+pub(crate) struct Inputs {
+    /// The index of the base; `None`: an empty baseline.
+    pub(crate) index: Option<Arc<dyn ExecutionPlan>>,
+    /// The source's rows, when its plan knows them exactly.
+    pub(crate) source_rows: usize,
+}
+
+/// The exact number of rows that `plan` gives, or 0.
+pub(crate) fn exact_rows(plan: &dyn ExecutionPlan) -> usize {
+    match StatisticsContext::new().compute(plan, &StatisticsArgs::new()).map(|statistics| statistics.num_rows) {
+        Ok(Precision::Exact(rows)) => rows,
+        _ => 0,
+    }
+}
+
+/// Reads the whole index into memory.
+pub(crate) async fn load(spec: Arc<DiffSpec>, reader: Arc<KeyReader>, inputs: Inputs, context: Arc<TaskContext>) -> Result<Loaded> {
     let memory = Memory::new(&spec.table, &context);
     let hashing = Hashing { kind: spec.hash, seed: spec.fingerprinter.seed() };
     let differ = match reader.shape() {
-        KeyShape::Small => load_keys::<SmallKeys>(&reader, index, context, (&memory, hashing)).await?,
-        KeyShape::Text | KeyShape::Encoded => load_keys::<ByteKeys>(&reader, index, context, (&memory, hashing)).await?,
+        KeyShape::Small => load_keys::<SmallKeys>(&reader, inputs, context, (&memory, hashing)).await?,
+        KeyShape::Text | KeyShape::Encoded => load_keys::<ByteKeys>(&reader, inputs, context, (&memory, hashing)).await?,
     };
     Ok(Loaded { differ, memory })
 }
 
 async fn load_keys<K: KeyStore>(
     reader: &KeyReader,
-    index: Option<Arc<dyn ExecutionPlan>>,
+    inputs: Inputs,
     context: Arc<TaskContext>,
     (memory, hashing): (&Memory, Hashing),
 ) -> Result<Box<dyn Differ>> {
     let mut baseline = Baseline::<K>::new(hashing);
-    if let Some(index) = index {
+    if let Some(index) = inputs.index {
         let wrap = |error| Error::from_datafusion(error, ErrorCode::Corrupt, format!("table {:?}: its index cannot be read", memory.table));
-        reserve(&mut baseline, &index, memory)?;
+        reserve(&mut baseline, index.as_ref(), memory)?;
         let single: Arc<dyn ExecutionPlan> = match index.properties().partitioning.partition_count() {
             1 => index,
             _ => Arc::new(CoalescePartitionsExec::new(index)),
@@ -108,15 +120,17 @@ async fn load_keys<K: KeyStore>(
             memory.resize(baseline.allocated())?;
         }
     }
-    let diff = Diff::new(baseline, hashing);
+    // Room for new keys is asked for before it is taken.
+    let new = inputs.source_rows.saturating_sub(baseline.len());
+    memory.resize(baseline.allocated() + new.saturating_mul(size_of::<u64>() + size_of::<u32>()))?;
+    let diff = Diff::new(baseline, hashing, inputs.source_rows);
     memory.resize(diff.allocated())?;
     Ok(Box::new(diff))
 }
 
 /// Makes room for as many rows as the index says it has, so that loading does not grow step by step.
-fn reserve<K: KeyStore>(baseline: &mut Baseline<K>, index: &Arc<dyn ExecutionPlan>, memory: &Memory) -> Result<()> {
-    let statistics = StatisticsContext::new().compute(index.as_ref(), &StatisticsArgs::new());
-    let rows = statistics.ok().and_then(|s| s.num_rows.get_value().copied()).unwrap_or_default();
+fn reserve<K: KeyStore>(baseline: &mut Baseline<K>, index: &dyn ExecutionPlan, memory: &Memory) -> Result<()> {
+    let rows = exact_rows(index);
     memory.resize(rows.saturating_mul(size_of::<u128>() + size_of::<u64>()))?;
     baseline.reserve(rows);
     Ok(())

@@ -19,6 +19,7 @@ mod emit;
 mod findings;
 mod load;
 mod metrics;
+mod ordered;
 mod outcome;
 mod state;
 mod stream;
@@ -176,7 +177,8 @@ impl ExecutionPlan for KeyedDiffExec {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> DataFusionResult<SendableRecordBatchStream> {
-        let loading = self.running.start(partition, &self.reader, self.index.as_ref(), &context)?;
+        let inputs = || load::Inputs { index: self.index.clone(), source_rows: load::exact_rows(self.source.as_ref()) };
+        let loading = self.running.start(partition, &self.reader, inputs, &context)?;
         let part = stream::Partition {
             spec: Arc::clone(&self.spec),
             reader: Arc::clone(&self.reader),

@@ -10,12 +10,11 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use datafusion::execution::TaskContext;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use futures::future::{BoxFuture, FutureExt, Shared};
 
 use super::findings::Findings;
-use super::load::{Loaded, load};
+use super::load::{Inputs, Loaded, load};
 use super::outcome::{DiffOutcome, DiffReport};
 use super::{DiffSpec, metrics};
 use crate::error::{Error, Result};
@@ -76,7 +75,7 @@ impl RunningDiff {
         &self,
         partition: usize,
         reader: &Arc<KeyReader>,
-        index: Option<&Arc<dyn ExecutionPlan>>,
+        inputs: impl FnOnce() -> Inputs,
         context: &Arc<TaskContext>,
     ) -> Result<Loading> {
         let mut progress = self.progress();
@@ -84,7 +83,7 @@ impl RunningDiff {
             return Err(Error::internal(format!("partition {partition} of the diff of table {:?} was executed twice", self.spec.table)));
         }
         let start = || {
-            let loading = load(Arc::clone(&self.spec), Arc::clone(reader), index.cloned(), Arc::clone(context));
+            let loading = load(Arc::clone(&self.spec), Arc::clone(reader), inputs(), Arc::clone(context));
             async move { loading.await.map(Arc::new) }.boxed().shared()
         };
         Ok(progress.loading.get_or_insert_with(start).clone())

@@ -287,6 +287,24 @@ async fn an_ordered_snapshot_is_hardly_hashed() {
 }
 
 #[tokio::test]
+async fn look_ups_by_order_and_by_hash_agree() {
+    // Two files whose keys interleave, a source in another order, keys on both sides of zero.
+    let one = vec![("id", ints((-300..300).map(|id| id * 2).chain((-100..100).map(|id| id * 6 + 1)))), ("v", ints(0..800))];
+    for step in [1, 7, 211] {
+        let ids: Vec<i64> = (0..800_i64).map(|i| (i * step) % 800 - 400).collect();
+        let two = vec![("id", ints(ids.clone())), ("v", ints(ids.iter().map(|_| -1)))];
+        let found = diff(Some(&one), &two, &["id"]).await.unwrap();
+        // Even keys in -400..400 are there; of 6k+1 those in it.
+        let odd = (-100..100).filter(|k| (-400..400).contains(&(k * 6 + 1))).count() as u64;
+        assert_eq!(found.counts(), [400 - odd, 400 + odd, 800 - 400 - odd, 0]);
+        let texts_of = |ids: &[i64]| Arc::new(ids.iter().map(|id| Some(id.to_string())).collect::<StringArray>()) as ArrayRef;
+        let all: Vec<i64> = one[0].1.as_primitive::<Int64Type>().values().to_vec();
+        let (one, two) = (vec![("id", texts_of(&all))], vec![("id", texts_of(&ids))]);
+        assert_eq!(diff(Some(&one), &two, &["id"]).await.unwrap().counts(), [400 - odd, 0, 400 - odd, 400 + odd]);
+    }
+}
+
+#[tokio::test]
 async fn a_second_execution_is_an_error_until_the_state_is_reset() {
     let source = batch(&vec![("id", ints([1])), ("v", ints([1]))]);
     let diff: Arc<dyn ExecutionPlan> =
