@@ -17,12 +17,11 @@ mod syntax;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow_schema::{Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::SchemaError;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::sql::parser::Statement;
 
 pub(super) use planned::SqlHandler;
 
@@ -88,13 +87,13 @@ pub async fn analyze_sql(request: SqlHandlerRequest<'_>) -> Result<AnalyzedHandl
         Some(track) => input_schema(&source, key, &without_keys(track, key)),
         None => Arc::new(source.clone()),
     };
-    let sandboxed = |input: &SchemaRef| Analysis::run(&request, &session, Arc::clone(input), rules);
-    let mut analysis = sandboxed(&visible).map_err(|fault| fault.explain(table, &visible, &source))?;
+    let query = Query { table, text: request.text, state: request.state, session: &session, rules };
+    let mut analysis = query.analyze(&visible).map_err(|fault| fault.explain(table, &visible, &source))?;
     let tracked = match request.track {
         Some(track) => without_keys(track, key),
         None => {
             let read = judge::columns_read(table, &analysis.optimized, &visible)?;
-            let (tracked, frozen) = freeze(table, read, key, &source, sandboxed)?;
+            let (tracked, frozen) = freeze(&query, read, key, &source)?;
             analysis = frozen;
             check_frozen(table, &tracked, &source)?;
             tracked
@@ -171,26 +170,24 @@ fn check_declared(request: &SqlHandlerRequest<'_>, source: &Schema) -> Result<()
     }
 }
 
-/// The tracked columns of a query without TRACK: those that the optimised plan reads, and those without which the
-/// query does not plan (a column that an inner SELECT names and nobody reads). Plans again over exactly these, so that
-/// `*` is expanded here as in every run.
-fn freeze(
-    table: &str,
-    mut read: Vec<String>,
-    key: &[String],
-    source: &Schema,
-    sandboxed: impl Fn(&SchemaRef) -> std::result::Result<Analysis, PlanFault>,
-) -> Result<(Vec<String>, Analysis)> {
+/// The tracked columns of a query without TRACK: those that the optimised plan reads. Plans again over exactly these,
+/// so that `*` is expanded here as in every run. Where the query then does not plan the same way, the columns that it
+/// names without reading them are tracked too.
+fn freeze(query: &Query<'_>, mut read: Vec<String>, key: &[String], source: &Schema) -> Result<(Vec<String>, Analysis)> {
+    let in_source = |name: &str| source.field_with_name(name).is_ok();
+    let mut phantoms = true;
     loop {
         let in_order = source.fields().iter().map(|field| field.name()).filter(|name| read.contains(name));
         let tracked = without_keys(&in_order.cloned().collect::<Vec<_>>(), key);
         let input = input_schema(source, key, &tracked);
-        match sandboxed(&input) {
+        let analysis = if phantoms { query.analyze_with_phantoms(&input, in_source) } else { query.analyze(&input) };
+        match analysis {
             Ok(analysis) => return Ok((tracked, analysis)),
+            Err(_) if phantoms => phantoms = false,
             Err(fault) => match fault.missing() {
                 // Each turn adds a column of the source, so this ends.
-                Some(name) if source.field_with_name(&name).is_ok() && !read.contains(&name) => read.push(name),
-                _ => return Err(fault.explain(table, &input, source)),
+                Some(name) if in_source(&name) && !read.contains(&name) => read.push(name),
+                _ => return Err(fault.explain(query.table, &input, source)),
             },
         }
     }
@@ -208,35 +205,68 @@ fn check_frozen(table: &str, tracked: &[String], source: &Schema) -> Result<()> 
     Ok(())
 }
 
-/// One pass over the query against one shape of `input`.
+/// A query, and everything that decides how it is planned but the columns of `input`.
+struct Query<'a> {
+    table: &'a str,
+    text: &'a str,
+    state: &'a SessionState,
+    session: &'a BTreeMap<String, String>,
+    rules: Rules,
+}
+
+/// A query planned against one shape of `input`.
+#[derive(Debug)]
 struct Analysis {
+    sandbox: SessionState,
+    /// What the query was planned against: `input`, and columns that it names without reading them.
+    planned: SchemaRef,
     raw: LogicalPlan,
     optimized: LogicalPlan,
     findings: Findings,
 }
 
-impl Analysis {
-    fn run(
-        request: &SqlHandlerRequest<'_>,
-        session: &BTreeMap<String, String>,
-        input: SchemaRef,
-        rules: Rules,
-    ) -> std::result::Result<Self, PlanFault> {
-        let table = request.table;
-        let sandbox = session::sandbox(table, request.state, session, input).map_err(PlanFault::Refused)?;
-        let raw = plan_raw(table, request.text, &sandbox, rules)?;
+impl Query<'_> {
+    /// Parses, judges the syntax tree, plans, and judges the raw plan.
+    fn analyze(&self, input: &SchemaRef) -> std::result::Result<Analysis, PlanFault> {
+        let Query { table, text, state, session, rules } = *self;
+        let sandbox = session::sandbox(table, state, session, Arc::clone(input)).map_err(PlanFault::Refused)?;
+        let statement = syntax::parse(table, text, &sandbox, rules.strict).map_err(PlanFault::Refused)?;
+        let raw = session::raw_plan(&sandbox, statement).map_err(PlanFault::Plan)?;
         let findings = judge::judge(table, &raw, rules).map_err(PlanFault::Refused)?;
         let optimized = sandbox.optimize(&raw).map_err(PlanFault::Plan)?;
-        Ok(Self { raw, optimized, findings })
+        Ok(Analysis { sandbox, planned: Arc::clone(input), raw, optimized, findings })
+    }
+
+    /// The same, where the query may name columns that `input` does not have, for example in `* EXCEPT (…)`, as long as
+    /// the optimised plan reads none of them. They stand in the plan without a type of their own.
+    fn analyze_with_phantoms(&self, input: &SchemaRef, may_name: impl Fn(&str) -> bool) -> std::result::Result<Analysis, PlanFault> {
+        let mut planned = Arc::clone(input);
+        let analysis = loop {
+            match self.analyze(&planned) {
+                Ok(analysis) => break analysis,
+                Err(fault) => match fault.missing() {
+                    // Each turn adds a name that the text holds, so this ends.
+                    Some(name) if may_name(&name) && planned.field_with_name(&name).is_err() => {
+                        let phantom = Field::new(name, DataType::Null, true);
+                        planned =
+                            Arc::new(Schema::new(planned.fields().iter().map(|f| f.as_ref().clone()).chain([phantom]).collect::<Vec<_>>()));
+                    }
+                    _ => return Err(fault),
+                },
+            }
+        };
+        let read = judge::columns_read(self.table, &analysis.optimized, &planned).map_err(PlanFault::Refused)?;
+        match read.iter().find(|name| input.field_with_name(name).is_err()) {
+            None => Ok(analysis),
+            Some(name) => {
+                let what = format!("the handler reads column {name:?}, which input does not have");
+                Err(PlanFault::Refused(refused(self.table, &what, "save a new revision that tracks it")))
+            }
+        }
     }
 }
 
-/// Parses, judges the syntax, and plans.
-fn plan_raw(table: &str, text: &str, sandbox: &SessionState, rules: Rules) -> std::result::Result<LogicalPlan, PlanFault> {
-    let statement: Statement = syntax::parse(table, text, sandbox, rules.strict).map_err(PlanFault::Refused)?;
-    session::raw_plan(sandbox, statement).map_err(PlanFault::Plan)
-}
-
+#[derive(Debug)]
 enum PlanFault {
     Refused(Error),
     Plan(DataFusionError),

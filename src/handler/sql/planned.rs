@@ -17,7 +17,7 @@ use datafusion::physical_plan::{ExecutionPlan, collect};
 use super::input::InputTable;
 use super::judge::{self, Rules};
 use super::nodes::{HandlerInputExec, HandlerOutputExec};
-use super::{PlanFault, plan_raw, session};
+use super::{Analysis, Query};
 use crate::error::{Error, ErrorCode, Result};
 use crate::handler::{Handler, HandlerCall, HandlerError, INPUT};
 use crate::spec::{Definition, normalize_schema};
@@ -28,7 +28,8 @@ pub(crate) struct SqlHandler {
     table: String,
     sandbox: SessionState,
     raw: LogicalPlan,
-    input_schema: SchemaRef,
+    /// What the raw plan scans: the revision's input, and columns that the query names without reading them.
+    planned: SchemaRef,
     output_schema: SchemaRef,
     proven: bool,
 }
@@ -42,14 +43,15 @@ impl SqlHandler {
     pub(crate) fn bind(table: &str, definition: &Definition, text: &str, state: &SessionState) -> Result<Self> {
         check_functions(table, definition, state)?;
         let rules = Rules { strict: definition.incremental, allow_volatile: definition.options.allow_volatile };
-        let input_schema = Arc::clone(&definition.input_schema);
-        let sandbox = session::sandbox(table, state, &definition.session, Arc::clone(&input_schema))?;
-        let raw = plan_raw(table, text, &sandbox, rules).map_err(|e| e.explain(table, &input_schema, &input_schema))?;
-        let findings = judge::judge(table, &raw, rules)?;
+        let input_schema = &definition.input_schema;
+        let query = Query { table, text, state, session: &definition.session, rules };
+        let analysis =
+            if definition.tracked_declared { query.analyze(input_schema) } else { query.analyze_with_phantoms(input_schema, |_| true) };
+        let Analysis { sandbox, planned, raw, optimized, findings } =
+            analysis.map_err(|fault| fault.explain(table, input_schema, input_schema))?;
         if rules.strict {
             judge::check_keys(table, &raw, &definition.key)?;
         }
-        let optimized = sandbox.optimize(&raw).map_err(|e| PlanFault::Plan(e).explain(table, &input_schema, &input_schema))?;
         let output = normalize_schema(optimized.schema().as_arrow());
         crate::handler::check_same_output(table, &definition.output_schema, &output)?;
         Ok(Self {
@@ -57,7 +59,7 @@ impl SqlHandler {
             proven: rules.strict && !findings.asynchronous && !findings.volatile,
             sandbox,
             raw,
-            input_schema,
+            planned,
             output_schema: Arc::clone(&definition.output_schema),
         })
     }
@@ -82,7 +84,7 @@ impl SqlHandler {
         let extended = |schema: &Schema| {
             Arc::new(Schema::new(schema.fields().iter().map(|f| f.as_ref().clone()).chain(carried.clone()).collect::<Vec<_>>()))
         };
-        let relation = InputTable::of_plan(extended(&self.input_schema), input);
+        let relation = InputTable::of_plan(extended(&self.planned), input);
         let source = provider_as_source(Arc::new(relation));
         let logical = if hidden.is_empty() { over(&self.raw, &source)? } else { carry(&self.raw, &source, hidden)? };
         let mut session = self.sandbox.clone();
