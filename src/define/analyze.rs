@@ -108,13 +108,7 @@ fn registered(host: &Host, table: &str, parts: &Parts, source: &Schema, name: &s
             ),
         )
     })?;
-    let track = parts.track.as_deref().ok_or_else(|| {
-        Error::new(
-            ErrorCode::DefinitionInvalid,
-            format!("table {table:?}: a registered handler must say what it reads. Remedy: name the columns, TRACK (…)"),
-        )
-    })?;
-    let analyzed = analyze_registered(table, handler.as_ref(), source, &parts.key, track)?;
+    let analyzed = analyze_registered(table, handler.as_ref(), source, &parts.key, parts.track.as_deref())?;
     Ok((HandlerSpec::Registered { name: name.to_string(), version: handler.version().to_string() }, analyzed))
 }
 

@@ -61,8 +61,7 @@ pub(super) async fn prepare(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContex
     };
     let against_base = attempt.extends_base();
     let index = attempt.base.as_ref().filter(|_| against_base).map(|base| {
-        let key = spec.key.clone();
-        Arc::new(IndexScanExec::new(attempt.incarnation.clone(), Arc::clone(&base.files), key)) as Arc<dyn ExecutionPlan>
+        Arc::new(IndexScanExec::new(attempt.incarnation.clone(), Arc::clone(&base.files), &spec.key)) as Arc<dyn ExecutionPlan>
     });
     let diff = Arc::new(KeyedDiffExec::try_new(index, scan, spec)?);
     let outcome = diff.outcome();

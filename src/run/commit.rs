@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::{Revision, RunSummary};
-use crate::store::{CommitOutcome, DataFile, Manifest, SourceState, VersionDelta, VersionKind};
+use crate::store::{CommitOutcome, DataFile, FORMAT, Manifest, SourceState, VersionDelta, VersionKind};
 
 use super::attempt::{Attempt, Base};
 
@@ -42,7 +42,7 @@ pub(super) async fn commit_version(attempt: &Attempt, new: NewVersion<'_>, mut s
     summary.ms_publish = Some(attempt.ms_since(started));
     let definition = &new.revision.definition;
     let manifest = Manifest {
-        format: 1,
+        format: FORMAT,
         incarnation: incarnation.id().to_string(),
         version,
         base: new.base.map(|base| base.slot.version),
@@ -59,6 +59,8 @@ pub(super) async fn commit_version(attempt: &Attempt, new: NewVersion<'_>, mut s
     };
     match incarnation.commit(&manifest, &attempt.run, &attempt.id).await? {
         CommitOutcome::Committed(_) => Ok(manifest.summary),
+        // Another attempt of this very run was first: its version is this run's answer.
+        CommitOutcome::Lost(winner) if winner.run == attempt.run => Ok(incarnation.manifest(&winner).await?.summary.clone()),
         CommitOutcome::Lost(winner) => Err(Error::new(
             ErrorCode::RunConflict,
             format!(

@@ -36,7 +36,7 @@ pub async fn vacuum(host: &Host, table: &Arc<TableHandle>, request: VacuumReques
     let attempt = Attempt::open(host, table, &RefreshRequest::default(), run).await?;
     let older_than = request.older_than.unwrap_or(attempt.options.older_than);
     if request.dry_run {
-        let objects = retention::garbage(&attempt.incarnation, older_than).await?;
+        let objects = retention::preview(&attempt.incarnation, older_than).await?;
         return Ok(VacuumReport { objects, deleted: false });
     }
     let lease = attempt.incarnation.take_lease(&attempt.run, &attempt.id).await?;

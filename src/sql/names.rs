@@ -67,6 +67,25 @@ pub fn parse_table_name(text: &str) -> Result<TableReference> {
     reference(parts).ok_or_else(|| too_many_parts(text))
 }
 
+/// Reads a list of column names separated by commas, each as SQL does.
+///
+/// # Errors
+/// `STATEMENT_INVALID` when a part is not a name.
+pub fn parse_name_list(text: &str) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    let mut rest = text.trim();
+    loop {
+        let (part, after) = next_part(rest).ok_or_else(|| not_a_name(text))?;
+        names.push(part);
+        rest = after.trim_start();
+        match rest.strip_prefix(',') {
+            Some(after) => rest = after.trim_start(),
+            None if rest.is_empty() => return Ok(names),
+            None => return Err(not_a_name(text)),
+        }
+    }
+}
+
 fn next_part(text: &str) -> Option<(String, &str)> {
     let first = text.chars().next()?;
     if matches!(first, '"' | '`') {

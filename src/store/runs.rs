@@ -76,8 +76,6 @@ pub struct Seal {
     pub spilled_bytes: u64,
     /// The pinned rows.
     pub capture: Capture,
-    /// Whether the delete guard stopped the run here.
-    pub held: bool,
 }
 
 /// The rows that a run pinned.
@@ -173,7 +171,7 @@ struct CancelRequest {
 }
 
 /// What the store keeps of one run.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RunStore {
     incarnation: Incarnation,
     run: RunId,

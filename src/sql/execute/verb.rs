@@ -51,7 +51,7 @@ impl fmt::Debug for Action {
 }
 
 impl Action {
-    fn new<F, Fut>(schema: SchemaRef, work: F) -> Outcome
+    pub(super) fn new<F, Fut>(schema: SchemaRef, work: F) -> Outcome
     where
         F: Fn(SessionState) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Vec<RecordBatch>>> + Send + 'static,

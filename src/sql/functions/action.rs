@@ -8,14 +8,14 @@ use async_trait::async_trait;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::error::Result as DfResult;
+use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::{Expr, TableType};
 use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties};
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{TryStreamExt, stream};
 
 use super::{project, session_state};
 use crate::error::Error;
@@ -118,7 +118,7 @@ impl ExecutionPlan for ActionExec {
         }
         let (action, state) = (Arc::clone(&self.action), self.state.clone());
         let rows = async move { action.run(&state).await.map(|batches| stream::iter(batches).map(Ok)) };
-        let stream = stream::once(rows).map_err(Into::into).try_flatten();
+        let stream = stream::once(rows).map_err(DataFusionError::from).try_flatten();
         Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.action.schema), stream)))
     }
 }
