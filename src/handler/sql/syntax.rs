@@ -31,7 +31,7 @@ const ONLY_INPUT: &str = "read only the relation input; join in a source view";
 /// `HANDLER_REFUSED`, naming the node and the remedy.
 pub(super) fn parse(table: &str, text: &str, state: &SessionState, strict: bool) -> Result<Statement> {
     let options = &state.config_options().sql_parser;
-    let dialect = dialect_from_str(options.dialect.to_string())
+    let dialect = dialect_from_str(options.dialect)
         .ok_or_else(|| refused(table, "the session's SQL dialect is not known", "set datafusion.sql_parser.dialect"))?;
     let mut statements = DFParserBuilder::new(text)
         .with_dialect(dialect.as_ref())
