@@ -51,10 +51,10 @@ pub async fn run<E: Engine>(shell: &mut Shell<E>) -> Result<()> {
             Err(error) => return Err(terminal(error)),
         }
     }
-    if let Some(file) = &history {
-        if let Err(error) = editor.save_history(file) {
-            eprintln!("the history was not saved to {}: {error}", file.display());
-        }
+    if let Some(file) = &history
+        && let Err(error) = editor.save_history(file)
+    {
+        eprintln!("the history was not saved to {}: {error}", file.display());
     }
     Ok(())
 }

@@ -80,10 +80,9 @@ impl<E: Engine> Shell<E> {
         let result = loop {
             tokio::select! {
                 result = &mut statement => break result,
-                interrupt = tokio::signal::ctrl_c() => {
-                    if interrupt.is_ok() {
-                        break Err(Error::new(ErrorCode::Cancelled, "the statement was cancelled by Ctrl-C. Remedy: run it again; what was published before stays"));
-                    }
+                Ok(()) = tokio::signal::ctrl_c() => {
+                    let what = "the statement was cancelled by Ctrl-C. Remedy: run it again; what was published before stays";
+                    break Err(Error::new(ErrorCode::Cancelled, what));
                 }
                 _ = ticks.tick(), if visible => bars.show(&self.engine.progress()),
             }

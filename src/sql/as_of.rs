@@ -95,7 +95,7 @@ pub(super) fn rewrite_tokens(tokens: &[TokenWithSpan], normalize: bool) -> Resul
     let (mut out, mut clauses, mut copied) = (Vec::new(), Vec::new(), 0);
     let mut at = 0;
     while at < scan.significant.len() {
-        let Some(found) = scan.clause(at, format!("{prefix}{}", clauses.len()))? else {
+        let Some(found) = scan.clause(at, || format!("{prefix}{}", clauses.len()))? else {
             at += 1;
             continue;
         };
@@ -160,7 +160,7 @@ impl Scan<'_> {
     }
 
     /// The clause whose first word after FOR stands at `at`.
-    fn clause(&self, at: usize, marker: String) -> Result<Option<Found>> {
+    fn clause(&self, at: usize, marker: impl FnOnce() -> String) -> Result<Option<Found>> {
         let kind = ["VERSION", "TIMESTAMP", "SYSTEM_TIME", "SYSTEM_VERSION"].into_iter().find(|word| self.word(at, word));
         let Some(kind) = kind else { return Ok(None) };
         let with_for = at > 0 && self.word(at - 1, "FOR");
@@ -185,7 +185,7 @@ impl Scan<'_> {
         };
         let position = |n: usize| self.significant.get(n).copied().unwrap_or_default();
         Ok(Some(Found {
-            clause: Clause { marker, reference: VersionReference { name, point }, alias },
+            clause: Clause { marker: marker(), reference: VersionReference { name, point }, alias },
             start: position(first_of_name),
             end: position(end),
             copied_whole: is_word(self.before(first_of_name), "COPY"),

@@ -95,9 +95,8 @@ pub(super) fn explain(mut cursor: Cursor<'_>) -> Result<Option<Statement>> {
         cursor.end("write EXPLAIN REFRESH t, with one table and nothing else")?;
         return Ok(Some(Statement::ExplainRefresh { name }));
     }
-    let mut inner = Vec::new();
     while cursor.at_words(&["ANALYZE"]) || cursor.at_words(&["VERBOSE"]) {
-        inner.push(cursor.advance());
+        cursor.advance();
     }
     let ours = [
         &["REFRESH"][..],
