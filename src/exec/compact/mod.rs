@@ -24,7 +24,7 @@ use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
-    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties,
+    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties,
     ReplaceChildrenOptions,
 };
 use futures::stream::BoxStream;
@@ -120,7 +120,7 @@ impl ExecutionPlan for CompactExec {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
-        let partitions = self.output_partitioning().partition_count();
+        let partitions = self.properties.output_partitioning().partition_count();
         if partition >= partitions {
             return Err(Error::internal(format!("CompactExec has {partitions} partitions, not {partition}")).into());
         }
