@@ -24,8 +24,7 @@ use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
-    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties,
-    ReplaceChildrenOptions,
+    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties, ReplaceChildrenOptions,
 };
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
@@ -120,7 +119,7 @@ impl ExecutionPlan for CompactExec {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
-        let partitions = self.output_partitioning().partition_count();
+        let partitions = self.properties.output_partitioning().partition_count();
         if partition >= partitions {
             return Err(Error::internal(format!("CompactExec has {partitions} partitions, not {partition}")).into());
         }
@@ -137,7 +136,10 @@ impl ExecutionPlan for CompactExec {
             async move { reader.open(file).await }
         });
         let metrics = BaselineMetrics::new(&self.metrics, partition);
-        let rows = files.try_flatten().map_err(DataFusionError::from).inspect_ok(move |batch: &RecordBatch| metrics.record_output(batch.num_rows()));
+        let rows = files
+            .try_flatten()
+            .map_err(DataFusionError::from)
+            .inspect_ok(move |batch: &RecordBatch| metrics.record_output(batch.num_rows()));
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, rows.boxed())))
     }
 
