@@ -13,6 +13,8 @@
 mod column;
 mod encoder;
 mod fingerprint;
+mod key_set;
+mod key_store;
 mod keys;
 mod normalize;
 mod render;
@@ -21,8 +23,12 @@ mod tests;
 
 pub use encoder::{CanonicalEncoder, EncodedRows};
 pub use fingerprint::Fingerprinter;
-pub(crate) use keys::{ByteKeys, Hashing, KeyBatch, KeyReader, KeyShape, KeyStore, KeyTable, SmallKeys, too_many_keys};
-pub use keys::{KeyHash, KeySet};
+pub use key_set::KeySet;
+pub(crate) use key_set::{KeyTable, too_many_keys};
+pub use key_store::KeyHash;
+pub(crate) use key_store::{ByteKeys, Hashing, KeyStore, SmallKeys};
+pub(crate) use keys::{KeyBatch, KeyReader, KeyShape};
 pub use normalize::normalize_array;
 pub(crate) use normalize::{Piece, pieces};
+pub(crate) use render::render_distinct_key;
 pub use render::render_key;

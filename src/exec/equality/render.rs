@@ -3,30 +3,37 @@
 use arrow::array::ArrayRef;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::Field;
+use xxhash_rust::xxh3::xxh3_64;
 
 const LONGEST: usize = 80;
 
 /// The key in row `row`: `id=2`, or `(a=x, b=3)` for several columns; long values are cut.
 pub fn render_key(fields: &[Field], columns: &[ArrayRef], row: usize) -> String {
+    render_distinct_key(fields, columns, row).0
+}
+
+/// [`render_key`] with a number that tells apart keys which look alike once they are cut.
+pub(crate) fn render_distinct_key(fields: &[Field], columns: &[ArrayRef], row: usize) -> (String, u64) {
     let options = FormatOptions::default().with_null("NULL").with_display_error(true);
-    let part = |(field, column): (&Field, &ArrayRef)| {
+    let (mut parts, mut whole) = (Vec::new(), Vec::new());
+    for (field, column) in fields.iter().zip(columns) {
         let value = match ArrayFormatter::try_new(column.as_ref(), &options) {
             Ok(formatter) if row < column.len() => formatter.value(row).to_string(),
             _ => "?".to_string(),
         };
-        format!("{}={}", field.name(), cut(value))
-    };
-    let parts: Vec<String> = fields.iter().zip(columns).map(part).collect();
+        parts.push(format!("{}={}", field.name(), cut(&value)));
+        whole.push(value);
+    }
+    let number = xxh3_64(whole.join("\0").as_bytes());
     match parts.as_slice() {
-        [one] => one.clone(),
-        _ => format!("({})", parts.join(", ")),
+        [one] => (one.clone(), number),
+        _ => (format!("({})", parts.join(", ")), number),
     }
 }
 
-fn cut(value: String) -> String {
-    if value.chars().count() <= LONGEST {
-        return value;
+fn cut(value: &str) -> String {
+    match value.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", value.get(..end).unwrap_or_default()),
+        None => value.to_string(),
     }
-    let head: String = value.chars().take(LONGEST).collect();
-    format!("{head}…")
 }

@@ -14,8 +14,8 @@ const DISTINCT: usize = 1_000;
 pub(crate) struct Findings {
     /// By column: how many rows, and the first few of them.
     nulls: BTreeMap<String, (u64, Vec<String>)>,
-    /// By rendered key: how often it occurs.
-    duplicates: BTreeMap<String, u64>,
+    /// By rendered key and what tells it from others that look alike: how often it occurs.
+    duplicates: BTreeMap<(String, u64), u64>,
     /// Further rows with duplicate keys that are not told apart.
     more: u64,
 }
@@ -39,7 +39,7 @@ impl Findings {
     }
 
     /// A row whose key was met before.
-    pub(crate) fn duplicate(&mut self, key: String) {
+    pub(crate) fn duplicate(&mut self, key: (String, u64)) {
         if let Some(count) = self.duplicates.get_mut(&key) {
             *count += 1;
         } else if self.duplicates.len() < DISTINCT {
@@ -67,7 +67,7 @@ impl Findings {
         if self.duplicates.is_empty() {
             return None;
         }
-        let samples: Vec<String> = self.duplicates.iter().take(SAMPLES).map(|(key, count)| format!("{key} (count {count})")).collect();
+        let samples: Vec<String> = self.duplicates.iter().take(SAMPLES).map(|((key, _), count)| format!("{key} (count {count})")).collect();
         let keys = self.duplicates.len() as u64;
         let more = if self.more > 0 { format!(", and {} more rows", self.more) } else { String::new() };
         Some(Error::new(

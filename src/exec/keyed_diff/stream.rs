@@ -18,7 +18,7 @@ use super::load::Loaded;
 use super::metrics::DiffMetrics;
 use super::state::{Counts, RunningDiff};
 use crate::error::{Error, ErrorCode, Result};
-use crate::exec::equality::{KeyReader, render_key};
+use crate::exec::equality::{KeyReader, render_distinct_key, render_key};
 
 /// Everything one partition needs.
 pub(crate) struct Partition {
@@ -175,7 +175,7 @@ impl Partition {
     fn find_duplicates(&self, source: &SourceRows, verdicts: &[Verdict]) -> bool {
         let mut findings = self.running.findings();
         for (row, _) in verdicts.iter().enumerate().filter(|(_, v)| **v == Verdict::Duplicate) {
-            findings.duplicate(render_key(&self.spec.key, source.key_columns(), row));
+            findings.duplicate(render_distinct_key(&self.spec.key, source.key_columns(), row));
         }
         !findings.is_empty()
     }

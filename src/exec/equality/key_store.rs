@@ -1,0 +1,163 @@
+//! Exact stores of keys in memory, addressed by position.
+//!
+//! Memory: 8 bytes per small key; the key's bytes and 8 more otherwise. A hash only pre-filters: equality decides.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::keys::KeyBatch;
+
+/// How keys are hashed in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KeyHash {
+    /// XXH3 under a secret seed.
+    #[default]
+    Xxh3,
+    /// Every key has the same hash: shows in tests that hashes decide nothing.
+    Constant,
+}
+
+/// A key hash with its seed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hashing {
+    pub(crate) kind: KeyHash,
+    pub(crate) seed: u64,
+}
+
+/// An append-only, exact store of keys, addressed by position.
+pub(crate) trait KeyStore: Default + Send + Sync + 'static {
+    /// A borrowed key.
+    type Key<'a>: Copy;
+    /// Key `row` of a batch.
+    fn key(batch: &KeyBatch, row: usize) -> Self::Key<'_>;
+    /// Whether the key at `position` is `key`.
+    fn is(&self, position: usize, key: Self::Key<'_>) -> bool;
+    fn get(&self, position: usize) -> Self::Key<'_>;
+    fn push(&mut self, key: Self::Key<'_>);
+    fn reserve(&mut self, rows: usize);
+    fn hash(key: Self::Key<'_>, hashing: Hashing) -> u64;
+    /// Whether `a` comes before `b`, in any total order that agrees with equality.
+    fn ascends(a: Self::Key<'_>, b: Self::Key<'_>) -> bool;
+    /// Whether the key at `position` comes after `key`.
+    fn is_after(&self, position: usize, key: Self::Key<'_>) -> bool;
+    fn len(&self) -> usize;
+    /// Bytes allocated.
+    fn allocated(&self) -> usize;
+}
+
+/// Keys of at most eight bytes.
+#[derive(Debug, Default)]
+pub(crate) struct SmallKeys(Vec<u64>);
+
+impl KeyStore for SmallKeys {
+    type Key<'a> = u64;
+
+    #[inline]
+    fn key(batch: &KeyBatch, row: usize) -> u64 {
+        batch.word(row)
+    }
+
+    #[inline]
+    fn is(&self, position: usize, key: u64) -> bool {
+        self.0.get(position) == Some(&key)
+    }
+
+    fn get(&self, position: usize) -> u64 {
+        self.0.get(position).copied().unwrap_or_default()
+    }
+
+    fn push(&mut self, key: u64) {
+        self.0.push(key);
+    }
+
+    fn reserve(&mut self, rows: usize) {
+        self.0.reserve(rows);
+    }
+
+    #[inline]
+    fn hash(key: u64, hashing: Hashing) -> u64 {
+        match hashing.kind {
+            KeyHash::Xxh3 => xxh3_64_with_seed(&key.to_le_bytes(), hashing.seed),
+            KeyHash::Constant => 0,
+        }
+    }
+
+    #[inline]
+    fn ascends(a: u64, b: u64) -> bool {
+        a < b
+    }
+
+    #[inline]
+    fn is_after(&self, position: usize, key: u64) -> bool {
+        self.get(position) > key
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn allocated(&self) -> usize {
+        self.0.capacity() * size_of::<u64>()
+    }
+}
+
+/// Keys of any length, in one arena.
+#[derive(Debug, Default)]
+pub(crate) struct ByteKeys {
+    arena: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl KeyStore for ByteKeys {
+    type Key<'a> = &'a [u8];
+
+    #[inline]
+    fn key(batch: &KeyBatch, row: usize) -> &[u8] {
+        batch.bytes(row)
+    }
+
+    #[inline]
+    fn is(&self, position: usize, key: &[u8]) -> bool {
+        position < self.ends.len() && self.get(position) == key
+    }
+
+    #[inline]
+    fn get(&self, position: usize) -> &[u8] {
+        let start = position.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or_default();
+        self.ends.get(position).and_then(|end| self.arena.get(start..*end)).unwrap_or_default()
+    }
+
+    fn push(&mut self, key: &[u8]) {
+        self.arena.extend_from_slice(key);
+        self.ends.push(self.arena.len());
+    }
+
+    fn reserve(&mut self, rows: usize) {
+        self.ends.reserve(rows);
+    }
+
+    #[inline]
+    fn hash(key: &[u8], hashing: Hashing) -> u64 {
+        match hashing.kind {
+            KeyHash::Xxh3 => xxh3_64_with_seed(key, hashing.seed),
+            KeyHash::Constant => 0,
+        }
+    }
+
+    #[inline]
+    fn ascends(a: &[u8], b: &[u8]) -> bool {
+        a < b
+    }
+
+    #[inline]
+    fn is_after(&self, position: usize, key: &[u8]) -> bool {
+        self.get(position) > key
+    }
+
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn allocated(&self) -> usize {
+        self.arena.capacity() + self.ends.capacity() * size_of::<usize>()
+    }
+}
