@@ -8,7 +8,7 @@
 //! of the same run adopts that seal. Nothing here ever touches what is published.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use datafusion::physical_plan::ExecutionPlan;
@@ -22,6 +22,16 @@ use crate::store::{Capture, DeadRows, Seal, SealOutcome, SourceFile, SourceState
 use crate::table::IncrementalTable;
 
 use super::attempt::Attempt;
+use super::plans::with_empty_hidden;
+
+/// Where the counts come from.
+#[derive(Debug)]
+enum Counts {
+    /// The diff counts.
+    Diff(Arc<DiffOutcome>),
+    /// A table that is recomputed whole is not diffed: every row that was read is handed on.
+    Whole(OnceLock<DiffReport>),
+}
 
 /// A capture that is prepared: its plan has not been executed yet.
 #[derive(Debug)]
@@ -30,7 +40,7 @@ pub(super) struct CaptureContext {
     pub source: ResolvedSource,
     pub before: SourceIdentity,
     pub table_version: Option<(String, u64)>,
-    pub outcome: Arc<DiffOutcome>,
+    counts: Counts,
     pub started: Duration,
     /// Whether the diff has a baseline, so that counts are relative to it.
     pub against_base: bool,
@@ -49,8 +59,16 @@ pub(super) async fn prepare(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContex
     check_schema(attempt, &source)?;
 
     let definition = attempt.definition();
-    let columns: Vec<String> = definition.key.iter().chain(&definition.tracked).cloned().collect();
+    let columns: Vec<String> = definition.input_schema.fields().iter().map(|field| field.name().clone()).collect();
     let scan = source.plan(&columns).await?;
+    let (counts, plan, against_base) =
+        if definition.incremental { diff(attempt, scan)? } else { (Counts::Whole(OnceLock::new()), with_empty_hidden(scan)?, false) };
+    let attempt = Arc::clone(attempt);
+    Ok((Arc::new(CaptureContext { attempt, source, before, table_version, counts, started, against_base }), plan))
+}
+
+fn diff(attempt: &Attempt, scan: Arc<dyn ExecutionPlan>) -> Result<(Counts, Arc<dyn ExecutionPlan>, bool)> {
+    let definition = attempt.definition();
     let spec = DiffSpec {
         table: attempt.name().to_string(),
         key: definition.key_fields().into_iter().cloned().collect(),
@@ -64,9 +82,7 @@ pub(super) async fn prepare(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContex
         Arc::new(IndexScanExec::new(attempt.incarnation.clone(), Arc::clone(&base.files), &spec.key)) as Arc<dyn ExecutionPlan>
     });
     let diff = Arc::new(KeyedDiffExec::try_new(index, scan, spec)?);
-    let outcome = diff.outcome();
-    let attempt = Arc::clone(attempt);
-    Ok((Arc::new(CaptureContext { attempt, source, before, table_version, outcome, started, against_base }), diff))
+    Ok((Counts::Diff(diff.outcome()), diff, against_base))
 }
 
 /// The source; one that is itself an incremental table is pinned at its newest version.
@@ -89,7 +105,7 @@ async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<(Strin
 
 fn check_schema(attempt: &Attempt, source: &ResolvedSource) -> Result<()> {
     let definition = attempt.definition();
-    let columns: Vec<String> = definition.key.iter().chain(&definition.tracked).cloned().collect();
+    let columns: Vec<String> = definition.input_schema.fields().iter().map(|field| field.name().clone()).collect();
     let differences = check_same_types(&definition.input_schema, &source.schema, &columns);
     if differences.is_empty() {
         return Ok(());
@@ -110,7 +126,11 @@ fn check_schema(attempt: &Attempt, source: &ResolvedSource) -> Result<()> {
 impl CaptureContext {
     /// The diff's counts; the capture's stream has ended.
     pub fn report(&self) -> Result<&DiffReport> {
-        let report = self.outcome.report().ok_or_else(|| Error::internal("the diff ended without its counts"))?;
+        let report = match &self.counts {
+            Counts::Diff(outcome) => outcome.report(),
+            Counts::Whole(report) => report.get(),
+        };
+        let report = report.ok_or_else(|| Error::internal("the diff ended without its counts"))?;
         if report.created + report.updated + report.unchanged != report.scanned {
             return Err(Error::internal(format!(
                 "table {:?}: created {} + updated {} + unchanged {} is not the {} rows scanned",
@@ -122,6 +142,13 @@ impl CaptureContext {
             )));
         }
         Ok(report)
+    }
+
+    /// Tells a capture that is not diffed how many rows were read.
+    pub fn counted(&self, rows: u64) {
+        if let Counts::Whole(report) = &self.counts {
+            report.get_or_init(|| DiffReport { created: rows, scanned: rows, ..DiffReport::default() });
+        }
     }
 
     /// Checks that source and base stood still, then seals `capture` (which gets the dead rows), or adopts the seal

@@ -217,7 +217,8 @@ impl InputSeal {
 
 #[async_trait]
 impl SealSink for InputSeal {
-    async fn seal(&self, changes: Vec<ObjectRef>) -> Result<u64> {
+    async fn seal(&self, changes: Vec<ObjectRef>, rows: u64) -> Result<u64> {
+        self.context.counted(rows);
         let seal = self.context.seal(|dead| Capture::Input { changes, dead }).await?;
         let rows = seal.created + seal.updated;
         self.sealed.get_or_init(|| seal);

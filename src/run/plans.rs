@@ -106,7 +106,7 @@ fn publish_plan(attempt: &Attempt, rows: Arc<dyn ExecutionPlan>, sink: Arc<dyn P
 }
 
 /// Rows of a table that is recomputed whole are never diffed by value: their index holds no fingerprints.
-fn with_empty_hidden(rows: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+pub(super) fn with_empty_hidden(rows: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let mut columns: Vec<(Arc<dyn PhysicalExpr>, String)> = rows
         .schema()
         .fields()

@@ -131,7 +131,7 @@ fn summarize(attempt: &Attempt, seal: &Seal, files: &[DataFile], ms_write: u64) 
     let mut summary = attempt.summary(RunState::Completed);
     summary.revision = Some(seal.revision);
     summary.reason = Some(seal.reason);
-    summary.rows_created = Some(seal.created);
+    summary.rows_created = Some(if full { files.iter().map(|file| file.rows).sum() } else { seal.created });
     summary.rows_updated = Some(seal.updated);
     summary.rows_deleted = Some(seal.deleted);
     summary.rows_unchanged = Some(seal.unchanged);

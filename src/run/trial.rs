@@ -29,7 +29,8 @@ pub async fn dry_run(host: &Host, table: &Arc<TableHandle>, request: RefreshRequ
         Error::from_datafusion(e, ErrorCode::CaptureFailed, what)
     };
     let stream = execute_stream(diff, host.state.task_ctx()).map_err(failed)?;
-    stream.try_for_each(|_| std::future::ready(Ok(()))).await.map_err(failed)?;
+    let rows = stream.try_fold(0, |rows, batch| std::future::ready(Ok(rows + batch.num_rows()))).await.map_err(failed)?;
+    context.counted(u64::try_from(rows).unwrap_or(u64::MAX));
     let seal = context.unsealed().await?;
     let mut summary = attempt.summary(RunState::Completed);
     summary.reason = Some(seal.reason);

@@ -122,7 +122,6 @@ fn seal(id: &RunId, attempt: &str, base: Option<u64>, changes: Vec<ObjectRef>) -
         peak_memory_bytes: 0,
         spilled_bytes: 0,
         capture: Capture::Input { changes, dead: vec![] },
-        held: false,
     }
 }
 

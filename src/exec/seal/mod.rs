@@ -33,8 +33,8 @@ use crate::store::{Incarnation, ObjectRef};
 /// Takes the written change set and seals the run.
 #[async_trait]
 pub trait SealSink: fmt::Debug + Send + Sync {
-    /// Seals `changes`; returns the number of rows that are handed on.
-    async fn seal(&self, changes: Vec<ObjectRef>) -> Result<u64>;
+    /// Seals `changes`, which hold `rows` rows; returns the number of rows that are handed on.
+    async fn seal(&self, changes: Vec<ObjectRef>, rows: u64) -> Result<u64>;
 }
 
 /// Writes its input as capture files and seals them.

@@ -117,7 +117,7 @@ impl ExecutionPlan for ActionExec {
             return Err(Error::internal(format!("the node of {} was executed twice", self.verb.function())).into());
         }
         let (action, state) = (Arc::clone(&self.action), self.state.clone());
-        let rows = async move { action.run(&state).await.map(|batches| stream::iter(batches).map(Ok)) };
+        let rows = async move { action.run(&state).await.map(|batches| stream::iter(batches.into_iter().map(Ok))) };
         let stream = stream::once(rows).map_err(DataFusionError::from).try_flatten();
         Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.action.schema), stream)))
     }
