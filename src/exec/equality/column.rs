@@ -24,9 +24,9 @@ use arrow_schema::DataType;
 
 use crate::error::{Error, ErrorCode, Result};
 
-/// A map that holds an equal key twice.
+/// A map that holds an equal key twice; the key, if it is text.
 #[derive(Debug)]
-pub(crate) struct RepeatedMapKey;
+pub(crate) struct RepeatedMapKey(pub(crate) Option<String>);
 
 /// A column bound to one array.
 #[derive(Debug)]
@@ -209,8 +209,12 @@ fn append_entries((start, length): (usize, usize), keys: &Column, values: &Colum
         entries.push((key, i));
     }
     entries.sort_unstable();
-    if entries.windows(2).any(|pair| matches!(pair, [a, b] if a.0 == b.0)) {
-        return Err(RepeatedMapKey);
+    let equal = |pair: &[(Vec<u8>, usize)]| match pair {
+        [a, b] if a.0 == b.0 => Some(a.1),
+        _ => None,
+    };
+    if let Some(i) = entries.windows(2).find_map(equal) {
+        return Err(RepeatedMapKey(keys.bytes(i).map(|bytes| String::from_utf8_lossy(bytes).into_owned())));
     }
     out.extend_from_slice(&(length as u64).to_le_bytes());
     for (key, i) in entries {

@@ -3,7 +3,7 @@
 use arrow::array::{Array, ArrayRef};
 use arrow_schema::{DataType, Field};
 
-use super::column::Column;
+use super::column::{Column, RepeatedMapKey};
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::{same_type, unsupported_type};
 
@@ -16,6 +16,8 @@ pub(crate) enum EncodeError {
         column: String,
         /// The row of the batch.
         row: usize,
+        /// The map's key, if it is text.
+        key: Option<String>,
     },
     /// Anything else.
     Other(Error),
@@ -32,11 +34,12 @@ impl EncodeError {
     pub(crate) fn into_error(self, place: impl FnOnce(usize) -> String) -> Error {
         match self {
             Self::Other(error) => error,
-            Self::RepeatedMapKey { column, row } => Error::new(
+            Self::RepeatedMapKey { column, row, key } => Error::new(
                 ErrorCode::CaptureFailed,
                 format!(
-                    "{}: the map in column {column:?} holds an equal key twice, so its value is ambiguous. Remedy: make the map's keys unique in the source",
-                    place(row)
+                    "{}: the map in column {column:?} holds {} twice, so its value is ambiguous. Remedy: make the map's keys unique in the source",
+                    place(row),
+                    key.map_or_else(|| "an equal key".to_string(), |key| format!("the key {key:?}"))
                 ),
             ),
         }
@@ -153,8 +156,8 @@ pub(crate) fn append_row<'a>(
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
     for (column, field) in columns.iter().zip(fields) {
-        if column.append(row, out).is_err() {
-            return Err(EncodeError::RepeatedMapKey { column: field.name().clone(), row });
+        if let Err(RepeatedMapKey(key)) = column.append(row, out) {
+            return Err(EncodeError::RepeatedMapKey { column: field.name().clone(), row, key });
         }
     }
     Ok(())

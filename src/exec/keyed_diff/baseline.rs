@@ -87,7 +87,7 @@ impl<K: KeyStore> Baseline<K> {
                 self.runs.push(Run { start: position, file: *file, row: *row });
             }
             self.keys.push(K::key(keys, at));
-            self.stretches.pushed(&self.keys);
+            self.stretches.pushed(&self.keys, at == 0);
             self.fingerprints.push(super::columns::join_fingerprint(*high, *low));
         }
         Ok(())

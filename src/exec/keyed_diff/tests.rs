@@ -2,8 +2,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int32Array, Int64Array, LargeStringArray, RecordBatch, StringArray,
-    StringViewArray, UInt32Array, UInt64Array,
+    Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int32Array, Int32Builder, Int64Array, LargeStringArray, MapBuilder, RecordBatch,
+    StringArray, StringBuilder, StringViewArray, UInt32Array, UInt64Array,
 };
 use arrow::datatypes::Int64Type;
 use arrow_schema::{DataType, Field, Schema};
@@ -226,6 +226,25 @@ async fn encodings_of_keys_and_values_may_change() {
         assert_eq!(diff(Some(&one), &two, &["k"]).await.unwrap().counts(), [0, 0, 0, 3]);
         assert_eq!(diff(None, &two, &["k"]).await.unwrap().counts(), [3, 0, 0, 0]);
     }
+}
+
+#[tokio::test]
+async fn maps_are_sets_and_a_repeated_map_key_is_named() {
+    let of = |entries: [(&str, i32); 2]| {
+        let mut builder = MapBuilder::new(None, StringBuilder::new(), Int32Builder::new());
+        for (key, value) in entries {
+            builder.keys().append_value(key);
+            builder.values().append_value(value);
+        }
+        builder.append(true).unwrap();
+        vec![("id", ints([1])), ("v", Arc::new(builder.finish()) as ArrayRef)]
+    };
+    let one = of([("a", 1), ("b", 2)]);
+    assert_eq!(diff(Some(&one), &of([("b", 2), ("a", 1)]), &["id"]).await.unwrap().counts(), [0, 0, 0, 1]);
+    assert_eq!(diff(Some(&one), &of([("b", 3), ("a", 1)]), &["id"]).await.unwrap().counts(), [0, 1, 0, 0]);
+    let error = diff(Some(&one), &of([("a", 1), ("a", 2)]), &["id"]).await.err().unwrap();
+    assert_eq!(error.code(), ErrorCode::CaptureFailed);
+    assert!(["key id=1", "column \"v\"", "the key \"a\""].iter().all(|part| error.message().contains(part)), "{error}");
 }
 
 #[tokio::test]
