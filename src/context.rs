@@ -29,7 +29,6 @@ use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use futures::TryStreamExt;
 use object_store::ObjectStore;
 
 use crate::define::{IncrementalTableBuilder, attach};

@@ -30,7 +30,7 @@ pub(super) enum Appended<T> {
 }
 
 /// A log in one folder.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Log {
     objects: Objects,
     folder: Path,

@@ -10,6 +10,8 @@
 //!
 //! Whoever creates the seal first, every attempt of the run goes on from it. Memory: one record. Never deletes.
 
+use std::sync::Arc;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -175,14 +177,14 @@ struct CancelRequest {
 pub struct RunStore {
     incarnation: Incarnation,
     run: RunId,
-    attempts: Log,
+    attempts: Arc<Log>,
 }
 
 impl RunStore {
     pub(super) fn new(incarnation: Incarnation, run: RunId) -> Self {
         let folder = incarnation.path(&format!("runs/{run}"));
         let attempts = Log::plain(incarnation.objects().clone(), folder, ".attempt.json");
-        Self { incarnation, run, attempts }
+        Self { incarnation, run, attempts: Arc::new(attempts) }
     }
 
     /// The run's id.

@@ -78,7 +78,7 @@ impl Worker {
                 return Ok(None);
             }
             match self.partition.source.next().await {
-                Some(batch) => self.take(&batch?)?,
+                Some(batch) => self.take(&batch.map_err(|error| self.partition.unreadable(error))?)?,
                 None => self.finish()?,
             }
         }
@@ -178,6 +178,12 @@ impl Partition {
             findings.duplicate(render_distinct_key(&self.spec.key, source.key_columns(), row));
         }
         !findings.is_empty()
+    }
+
+    /// The source's own error, with its cause kept: whether it is worth another try depends on that.
+    fn unreadable(&self, error: DataFusionError) -> Error {
+        let what = format!("table {:?}: reading the source failed; nothing was published. Remedy: mend the source and run again. Cause", self.spec.table);
+        Error::from_datafusion(error, ErrorCode::CaptureFailed, what)
     }
 
     fn too_large(&self, large: &TooLarge) -> Error {

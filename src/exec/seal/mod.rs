@@ -129,6 +129,7 @@ impl ExecutionPlan for SealExec {
         self.once.begin(self.name(), partition)?;
         let (input, sink, schema) = (Arc::clone(&self.input), Arc::clone(&self.sink), self.schema());
         let (writer, metrics) = (self.writer(), SealMetrics::new(&self.metrics));
+        let written = metrics.rows.clone();
         Ok(one_batch(self.schema(), async move {
             let task_context = Arc::clone(&context);
             let write = |partition: usize, rows: SendableRecordBatchStream| {
@@ -136,7 +137,7 @@ impl ExecutionPlan for SealExec {
                 async move { write_partition(writer?, rows, metrics).await }
             };
             let changes: Vec<ObjectRef> = drive(input, context, write).await?.into_iter().flatten().collect();
-            let rows = sink.seal(changes).await?;
+            let rows = sink.seal(changes, written.value() as u64).await?;
             Ok(RecordBatch::try_new(schema, vec![Arc::new(UInt64Array::from(vec![rows]))])?)
         }))
     }

@@ -11,7 +11,7 @@ struct Sealed(Mutex<Vec<Vec<ObjectRef>>>);
 
 #[async_trait]
 impl SealSink for Sealed {
-    async fn seal(&self, changes: Vec<ObjectRef>) -> Result<u64> {
+    async fn seal(&self, changes: Vec<ObjectRef>, _rows: u64) -> Result<u64> {
         self.0.lock().unwrap().push(changes);
         Ok(42)
     }
