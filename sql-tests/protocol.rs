@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use arrow::array::{Array, AsArray, Int64Array, RecordBatch, StringArray};
+use arrow::array::{AsArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::Int64Type;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use async_trait::async_trait;
@@ -134,7 +134,7 @@ fn register(handlers: &HandlerRegistry, version: &str, calls: &Arc<AtomicUsize>,
             Ok(vec![RecordBatch::try_new(schema, input.columns().to_vec())?])
         }
     });
-    handlers.register("h", handler);
+    handlers.register("h", handler).unwrap();
 }
 
 impl Fixture {

@@ -57,6 +57,7 @@ impl Parts {
 /// Looks at the source's present schema, judges the handler, and pins everything that decides results.
 pub(super) async fn definition(host: &Host, table: &str, parts: &Parts) -> Result<Definition> {
     let source = resolve(&host.state, table, &parts.source).await?;
+    let parts = &Parts { track: expand(parts.track.as_deref(), &source.schema, &parts.key), ..parts.clone() };
     let incremental = parts.options.incremental(table)?;
     let semantic = parts.options.of_kind(OptionKind::Semantic).semantic(table)?;
     if parts.key.is_empty() {
@@ -96,6 +97,15 @@ pub(super) async fn definition(host: &Host, table: &str, parts: &Parts) -> Resul
         functions: analyzed.functions,
         fingerprint_version: Definition::FINGERPRINT_VERSION,
     })
+}
+
+/// `*` stands for every column of the source but the key, as they are now.
+fn expand(track: Option<&[String]>, source: &Schema, key: &[String]) -> Option<Vec<String>> {
+    let track = track?;
+    if track != ["*"] || source.field_with_name("*").is_ok() {
+        return Some(track.to_vec());
+    }
+    Some(source.fields().iter().map(|field| field.name().clone()).filter(|name| !key.contains(name)).collect())
 }
 
 fn registered(host: &Host, table: &str, parts: &Parts, source: &Schema, name: &str) -> Result<(HandlerSpec, AnalyzedHandler)> {

@@ -14,12 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arrow::array::RecordBatch;
 use arrow_schema::SchemaRef;
 use datafusion::common::runtime::JoinSet;
+use datafusion::common::exec_datafusion_err;
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties};
+use tokio::task::JoinError;
 
 use crate::error::{Error, Result};
 
@@ -77,10 +79,21 @@ where
     }
     let mut results = Vec::new();
     while let Some(joined) = tasks.join_next().await {
-        results.push(joined.map_err(|e| DataFusionError::from(Error::internal(format!("a task ended without a result: {e}"))))??);
+        results.push(joined.map_err(panicked)??);
     }
     results.sort_by_key(|(partition, _)| *partition);
     Ok(results.into_iter().map(|(_, result)| result).collect())
+}
+
+/// A panic comes from what the plan evaluates (a source, a function of the handler): the run says whose fault it is.
+fn panicked(error: JoinError) -> DataFusionError {
+    match error.try_into_panic() {
+        Ok(payload) => {
+            let text = payload.downcast_ref::<&str>().map(ToString::to_string).or_else(|| payload.downcast_ref::<String>().cloned());
+            exec_datafusion_err!("panic: {}", text.unwrap_or_default())
+        }
+        Err(error) => exec_datafusion_err!("a task ended without a result: {error}"),
+    }
 }
 
 /// A unique first part for the names of one partition's files.

@@ -37,7 +37,7 @@ impl BoundHandler {
                     return Err(Error::new(
                         ErrorCode::HandlerVersion,
                         format!(
-                            "table {table:?}: the registered handler {name:?} has version {:?}, the revision pins {version:?}. \
+                            "table {table:?}: the revision pins handler {name:?} at version {version:?}, registered is version {:?}. \
                              Remedy: register version {version:?}, or save a new revision (all rows are then rebuilt)",
                             handler.version()
                         ),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow_schema::{Field, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use super::RESERVED_PREFIX;
 use crate::error::{Error, ErrorCode, Result};
@@ -73,7 +73,11 @@ pub(crate) fn check_output(table: &str, key: &[String], input: &Schema, output: 
         }
         if let Some(reason) = unsupported_type(field.data_type(), key.contains(name)) {
             let what = format!("the output column {name:?} has type {}: {reason}", field.data_type());
-            return Err(refused(table, &what, "give it a type with CAST, for example CAST(NULL AS VARCHAR)"));
+            let remedy = "give it a type with CAST, for example CAST(NULL AS VARCHAR)";
+            if *field.data_type() == DataType::Null {
+                return Err(refused(table, &what, remedy));
+            }
+            return Err(Error::new(ErrorCode::TypeUnsupported, format!("table {table:?}: {what}. Remedy: {remedy}")));
         }
     }
     if let Some(missing) = key.iter().find(|name| output.field_with_name(name).is_err()) {

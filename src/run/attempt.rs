@@ -109,8 +109,8 @@ impl Attempt {
         let definition = self.definition();
         match (&self.base, self.mode) {
             (_, RunMode::Draft) => RunReason::Draft,
-            (None, _) => RunReason::Initial,
             _ if !definition.incremental => RunReason::Full,
+            (None, _) => RunReason::Initial,
             (Some(base), _) if base.manifest.revision != self.revision.number => RunReason::RebuildRevision,
             _ if self.full => RunReason::RebuildRequested,
             _ => RunReason::Incremental,

@@ -22,6 +22,9 @@ use super::attempt::{Attempt, Base, newest_base};
 use super::commit::{NewVersion, commit_version};
 use super::{Host, RefreshRequest};
 
+/// Below this many dead rows a table is too small for its dead rows to cost anything.
+const MIN_DEAD_ROWS: u64 = 10_000;
+
 /// Compacts the table: `None` when there is nothing to gain.
 ///
 /// # Errors
@@ -29,12 +32,12 @@ use super::{Host, RefreshRequest};
 pub async fn compact(host: &Host, table: &Arc<TableHandle>) -> Result<Option<RunSummary>> {
     let run = RunId::new(host.env.ids.id()?)?;
     let mut attempt = Attempt::open(host, table, &RefreshRequest::default(), run).await?;
-    if attempt.base.is_none() {
-        return Err(table.not_published());
-    }
     let lease = attempt.incarnation.take_lease(&attempt.run, &attempt.id).await?;
-    attempt.base = newest_base(&attempt.incarnation).await?;
-    let result = rewrite(&attempt).await;
+    let result = async {
+        attempt.base = newest_base(&attempt.incarnation).await?;
+        if attempt.base.is_none() { Err(table.not_published()) } else { rewrite(&attempt).await }
+    };
+    let result = result.await;
     if let Err(error) = lease.release().await {
         log::warn!("a lease was not released and will expire: {error}");
     }
@@ -66,7 +69,7 @@ fn past_limits(options: &OperationalOptions, files: &[DataFile]) -> bool {
     let dead: u64 = files.iter().map(|file| file.rows - file.live_rows()).sum();
     #[allow(clippy::cast_precision_loss)] // a fraction of row counts below 2^53
     let fraction = dead as f64 / rows.max(1) as f64;
-    files.len() > options.compaction_max_files || fraction > options.compaction_max_dead_fraction
+    files.len() > options.compaction_max_files || (dead >= MIN_DEAD_ROWS && fraction > options.compaction_max_dead_fraction)
 }
 
 /// Which files are worth rewriting: those with dead rows and those far smaller than the target.

@@ -119,6 +119,18 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// `(*)`, the one element `*`, or `(a, "B", …)`.
+    pub(super) fn tracked(&mut self) -> Result<Vec<String>> {
+        let all = [Token::LParen, Token::Mul, Token::RParen];
+        if (0..all.len()).all(|n| self.peek_nth(n) == all.get(n)) {
+            for _ in &all {
+                self.advance();
+            }
+            return Ok(vec!["*".to_string()]);
+        }
+        self.columns("TRACK")
+    }
+
     /// `(a, "B", …)`.
     pub(super) fn columns(&mut self, clause: &str) -> Result<Vec<String>> {
         let remedy = format!("write {clause} (column, …)");
@@ -129,9 +141,6 @@ impl<'a> Cursor<'a> {
         }
         loop {
             let column = self.identifier("a column")?;
-            if columns.contains(&column) {
-                return Err(self.refuse(format!("{clause} names column {column:?} twice"), "name each column once"));
-            }
             columns.push(column);
             if self.token(&Token::RParen) {
                 return Ok(columns);

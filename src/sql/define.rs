@@ -176,7 +176,7 @@ fn clause_body(settings: &Settings, cursor: &mut Cursor<'_>, clause: &'static st
             }
             found.key = Some(key);
         }
-        "TRACK" => found.track = Some(cursor.columns("TRACK")?),
+        "TRACK" => found.track = Some(cursor.tracked()?),
         "LOCATION" => found.location = Some(cursor.string("LOCATION")?),
         "WITH" => found.with = Some(options(cursor, "WITH")?),
         "SET" => found.set = Some(options(cursor, "SET")?),

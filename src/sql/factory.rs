@@ -59,20 +59,23 @@ fn own_options(cmd: &CreateExternalTable) -> HashMap<String, String> {
 
 fn spec(cmd: &CreateExternalTable, options: &mut HashMap<String, String>) -> Result<TableSpec> {
     let mut take = |name: &str| options.remove(name);
-    let source = take("source").ok_or_else(|| invalid(cmd, "it has no source", "set the option 'incremental.source'"))?;
-    let key = match take("key") {
+    let (source, key, track, handler) = (take("source"), take("key"), take("track"), take("handler"));
+    // An option with a wrong name is more likely the mistake than one that is left out.
+    let options = Options::parse(&cmd.name.to_string(), options.drain())?;
+    let source = source.ok_or_else(|| invalid(cmd, "it has no source", "set the option 'incremental.source'"))?;
+    let key = match key {
         Some(list) => parse_name_list(&list)?,
         None => primary_key(cmd)?,
     };
-    let track = take("track").map(|list| parse_name_list(&list)).transpose()?;
-    let handler = take("handler").ok_or_else(|| invalid(cmd, "it has no handler", "set the option 'incremental.handler'"))?;
+    let track = track.map(|list| parse_name_list(&list)).transpose()?;
+    let handler = handler.ok_or_else(|| invalid(cmd, "it has no handler", "set the option 'incremental.handler'"))?;
     Ok(TableSpec {
         name: cmd.name.clone(),
         source: parse_table_name(&source)?,
         key,
         track,
         handler: if is_query(&handler) { HandlerChoice::Sql(handler) } else { HandlerChoice::Registered(handler) },
-        options: Options::parse(&cmd.name.to_string(), options.drain())?,
+        options,
     })
 }
 

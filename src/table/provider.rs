@@ -95,7 +95,7 @@ impl IncrementalTable {
             }
         };
         let constraints = self.constraints().cloned();
-        Ok(Some(Self { view: View::Statement { pin, planned }, constraints, ..self.clone() }))
+        Ok(Some(Self { view: View::Statement { pin, planned }, constraints, key: self.handle.cached_key(), ..self.clone() }))
     }
 
     #[cfg(test)]

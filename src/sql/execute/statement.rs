@@ -88,7 +88,7 @@ async fn create(ctx: &SessionContext, state: &SessionState, statement: CreateInc
         _ => {
             return Err(Error::new(
                 ErrorCode::TableExists,
-                format!("table {name} exists. Remedy: CREATE OR ALTER INCREMENTAL TABLE changes an incremental table; else take another name"),
+                format!("table {:?} exists. Remedy: CREATE OR ALTER INCREMENTAL TABLE changes an incremental table; else take another name", name.to_string()),
             ));
         }
     }
@@ -213,7 +213,12 @@ async fn show_create(
     match find(state, name).await? {
         Found::Incremental(table) => {
             let text = define::show_create(&table).await?;
-            texts(&["table_name", "definition"], vec![vec![table.name().to_string()], vec![text]])
+            let catalog = &state.config_options().catalog;
+            let full = name.clone().resolve(&catalog.default_catalog, &catalog.default_schema);
+            let names = [full.catalog, full.schema, full.table].map(|part| vec![part.to_string()]);
+            // The columns of DataFusion's own SHOW CREATE TABLE.
+            let columns = names.into_iter().chain([vec![text]]).collect();
+            texts(&["table_catalog", "table_schema", "table_name", "definition"], columns)
         }
         _ => other(ctx, statement).await,
     }

@@ -106,7 +106,7 @@ async fn table_verb(state: &SessionState, verb: &VerbSpec, table: Arc<TableHandl
 
 /// Microseconds since 1970 of a timestamp's text; without a zone it is UTC.
 fn micros(text: &str) -> Result<i64> {
-    arrow::compute::kernels::cast_utils::string_to_timestamp_nanos(text).map(|nanos| nanos.div_euclid(1_000)).map_err(|e| {
+    arrow::compute::kernels::cast_utils::string_to_datetime(&chrono::Utc, text).map(|time| time.timestamp_micros()).map_err(|e| {
         Error::new(ErrorCode::StatementInvalid, format!("{text:?} is no timestamp: {e}. Remedy: write one like '2026-01-31T12:00:00Z'"))
     })
 }
