@@ -50,10 +50,7 @@ pub(super) struct CaptureContext {
 pub(super) async fn prepare(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContext>, Arc<dyn ExecutionPlan>)> {
     let started = attempt.elapsed();
     let (source, table_version) = open_source(attempt).await?;
-    let previous = match &attempt.base {
-        Some(base) => Some(attempt.incarnation.source_state(&base.manifest).await?),
-        None => None,
-    };
+    let previous = previous_source(attempt).await?;
     let before = source.identity().await?;
     check_identity(attempt.name(), previous.as_ref(), &before)?;
     check_schema(attempt, &source)?;
@@ -106,6 +103,16 @@ async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<(Strin
     source.schema = Arc::clone(&snapshot.output_schema);
     source.provider = Arc::new(IncrementalTable::at(Arc::clone(handle), snapshot));
     Ok((source, Some(pinned)))
+}
+
+/// What the base's run saw of this source; nothing when it read another one.
+async fn previous_source(attempt: &Attempt) -> Result<Option<SourceState>> {
+    let Some(base) = &attempt.base else { return Ok(None) };
+    let revision = attempt.definitions.revision(base.manifest.revision);
+    if revision.is_none_or(|revision| revision.definition.source.name != attempt.definition().source.name) {
+        return Ok(None);
+    }
+    attempt.incarnation.source_state(&base.manifest).await.map(Some)
 }
 
 fn check_schema(attempt: &Attempt, source: &ResolvedSource) -> Result<()> {
