@@ -41,7 +41,6 @@ async fn decimals() {
     same("d32", Arc::new(Decimal32Array::from(vec![-1, 0, 999_999_999]).with_precision_and_scale(9, 2).unwrap())).await;
     same("d64", Arc::new(Decimal64Array::from(vec![-1, 0, 999_999_999_999_999_999]).with_precision_and_scale(18, 4).unwrap())).await;
     same("d128", Arc::new(Decimal128Array::from(vec![-1, 0, 10_i128.pow(38) - 1]).with_precision_and_scale(38, 10).unwrap())).await;
-    same("negative scale", Arc::new(Decimal128Array::from(vec![-1, 0, 7]).with_precision_and_scale(5, -2).unwrap())).await;
     let wide: Vec<i256> = vec![i256::MINUS_ONE, i256::ZERO, i256::from_string(&"9".repeat(76)).unwrap()];
     same("d256", Arc::new(Decimal256Array::from(wide).with_precision_and_scale(76, 0).unwrap())).await;
 }

@@ -27,10 +27,9 @@ async fn instants_at_their_limits_are_exact() {
 #[tokio::test]
 async fn utc_has_several_names() {
     let names = ["UTC", "Z", "+00:00", "Etc/UTC"];
-    for unit in UNITS {
-        for (a, b) in names.iter().flat_map(|a| names.iter().map(move |b| (a, b))) {
-            let old = instants(unit, Some(a), &[0, 1]);
-            value_case(&format!("{unit:?} {a} {b}"), old.clone(), instants(unit, Some(b), &[0, 2]), "=U").await;
+    for (at, a) in names.iter().enumerate() {
+        for (b, unit) in names.iter().zip(UNITS.iter().cycle().skip(at)) {
+            value_case(&format!("{unit:?} {a} {b}"), instants(*unit, Some(a), &[0, 1]), instants(*unit, Some(b), &[0, 2]), "=U").await;
         }
     }
     let (a, b) = (instants(UNITS[2], Some("Z"), &[0, 1]), instants(UNITS[2], Some("+00:00"), &[0, 1]));
@@ -58,11 +57,11 @@ async fn zones_and_units_are_the_type() {
         (T::Date64, T::Timestamp(TimeUnit::Millisecond, None)),
         (T::Int64, T::Timestamp(us, None)),
     ];
-    for (was, now) in changes {
+    for (at, (was, now)) in changes.into_iter().enumerate() {
         let rows = |t: &T, nest: fn(ArrayRef) -> ArrayRef| batch(&[("id", ids(2)), ("v", nest(to(&i64s(&[0, 0]), t.clone())))]);
         let needles = ["\"v\"".to_string(), was.to_string(), now.to_string()];
         let needles: Vec<&str> = needles.iter().map(String::as_str).collect();
-        for nest in [(|a| a) as fn(ArrayRef) -> ArrayRef, singles, boxed] {
+        for nest in [(|a| a) as fn(ArrayRef) -> ArrayRef, if at % 2 == 0 { singles } else { boxed }] {
             refused(&format!("{was} → {now}"), &["id"], &rows(&was, nest), &rows(&now, nest), ErrorCode::SchemaChanged, &needles).await;
         }
     }
