@@ -49,7 +49,8 @@ impl Host {
     /// A new session over `<folder>/warehouse`; it finds there what an earlier one left.
     pub async fn open(folder: &Path, settings: &Settings, store: &FaultyStore) -> Result<Self, HarnessError> {
         let root: PathBuf = folder.join("warehouse");
-        let session = IncrementalSession::builder().with_root(root.display().to_string()).build().await.map_err(|e| HarnessError::of(&e))?;
+        let session =
+            IncrementalSession::builder().with_root(root.display().to_string()).build().await.map_err(|e| HarnessError::of(&e))?;
         if settings.read_only {
             session.sql("SET incremental.read_only = true").await.map_err(|e| HarnessError::of(&e))?;
         }

@@ -462,6 +462,11 @@ impl History {
         self.note("vacuum");
         self.sql("CALL incremental.vacuum('t', dry_run => false, older_than => '0 s')").await?;
         self.totals.count("vacuums", 1);
+        // A compaction or the fence may have taken the place of the run's own version, whose files are then gone.
+        let number = self.newest_number().await?;
+        if let Some(newest) = &mut self.newest {
+            newest.number = number;
+        }
         self.older.clear();
         self.check().await?;
         self.refresh(false).await

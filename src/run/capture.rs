@@ -50,10 +50,7 @@ pub(super) struct CaptureContext {
 pub(super) async fn prepare(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContext>, Arc<dyn ExecutionPlan>)> {
     let started = attempt.elapsed();
     let (source, table_version) = open_source(attempt).await?;
-    let previous = match &attempt.base {
-        Some(base) => Some(attempt.incarnation.source_state(&base.manifest).await?),
-        None => None,
-    };
+    let previous = previous_source(attempt).await?;
     let before = source.identity().await?;
     check_identity(attempt.name(), previous.as_ref(), &before)?;
     check_schema(attempt, &source)?;
@@ -93,7 +90,12 @@ async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<(Strin
     let Some(snapshot) = handle.newest().await? else {
         return Err(Error::new(
             ErrorCode::SourceNotReady,
-            format!("table {:?}: its source {:?} was never published. Remedy: REFRESH {} first", attempt.name(), handle.name(), handle.name()),
+            format!(
+                "table {:?}: its source {:?} was never published. Remedy: REFRESH {} first",
+                attempt.name(),
+                handle.name(),
+                handle.name()
+            ),
         ));
     };
     let version = snapshot.version.unwrap_or_default();
@@ -101,6 +103,16 @@ async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<(Strin
     source.schema = Arc::clone(&snapshot.output_schema);
     source.provider = Arc::new(IncrementalTable::at(Arc::clone(handle), snapshot));
     Ok((source, Some(pinned)))
+}
+
+/// What the base's run saw of this source; nothing when it read another one.
+async fn previous_source(attempt: &Attempt) -> Result<Option<SourceState>> {
+    let Some(base) = &attempt.base else { return Ok(None) };
+    let revision = attempt.definitions.revision(base.manifest.revision);
+    if revision.is_none_or(|revision| revision.definition.source.name != attempt.definition().source.name) {
+        return Ok(None);
+    }
+    attempt.incarnation.source_state(&base.manifest).await.map(Some)
 }
 
 fn check_schema(attempt: &Attempt, source: &ResolvedSource) -> Result<()> {
@@ -154,7 +166,7 @@ impl CaptureContext {
     /// Checks that source and base stood still, then seals `capture` (which gets the dead rows), or adopts the seal
     /// that another attempt of this run made first.
     pub async fn seal(&self, capture: impl FnOnce(Vec<DeadRows>) -> Capture + Send) -> Result<Seal> {
-        same_identity(&self.before, &self.source.identity().await?)?;
+        same_identity(self.attempt.name(), &self.before, &self.source.identity().await?)?;
         self.attempt.check_base_is_newest().await?;
         let dead = self.write_dead_rows().await?;
         let seal = self.describe(capture(dead)).await?;
@@ -166,7 +178,7 @@ impl CaptureContext {
 
     /// What the seal would say, for a run that stores nothing.
     pub async fn unsealed(&self) -> Result<Seal> {
-        same_identity(&self.before, &self.source.identity().await?)?;
+        same_identity(self.attempt.name(), &self.before, &self.source.identity().await?)?;
         self.describe(Capture::Input { changes: vec![], dead: vec![] }).await
     }
 

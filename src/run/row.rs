@@ -139,7 +139,12 @@ async fn origin(host: &Host, attempt: &Attempt, snapshot: &Snapshot, predicate: 
 }
 
 async fn source_row(host: &Host, attempt: &Attempt, predicate: &Expr) -> Result<Option<RecordBatch>> {
-    let source = resolve(&host.state, attempt.name(), &attempt.definition().source).await?;
+    let source = match resolve(&host.state, attempt.name(), &attempt.definition().source).await {
+        Ok(source) => source,
+        // A source that is gone is what the verdict says, not a reason to say nothing of the row.
+        Err(error) if error.code() == ErrorCode::SourceNotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
     one_row(host, attempt, source.provider, predicate).await
 }
 
@@ -198,10 +203,7 @@ fn to_batch(
 ) -> Result<RecordBatch> {
     let schema = row_schema(definition);
     let internal = |e: arrow_schema::ArrowError| Error::from_datafusion(e.into(), ErrorCode::Internal, "the row of incremental_row");
-    let output = match row {
-        Some(row) => Some(row.columns().to_vec()),
-        None => None,
-    };
+    let output = row.map(|row| row.columns().to_vec());
     let source = match source {
         Some(source) => Some(tracked_columns(definition, &source)?),
         None => None,
