@@ -93,7 +93,12 @@ async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<(Strin
     let Some(snapshot) = handle.newest().await? else {
         return Err(Error::new(
             ErrorCode::SourceNotReady,
-            format!("table {:?}: its source {:?} was never published. Remedy: REFRESH {} first", attempt.name(), handle.name(), handle.name()),
+            format!(
+                "table {:?}: its source {:?} was never published. Remedy: REFRESH {} first",
+                attempt.name(),
+                handle.name(),
+                handle.name()
+            ),
         ));
     };
     let version = snapshot.version.unwrap_or_default();
@@ -110,7 +115,10 @@ fn check_schema(attempt: &Attempt, source: &ResolvedSource) -> Result<()> {
     if differences.is_empty() {
         return Ok(());
     }
-    let list: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    let mut list: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    // A column that the files do not agree on is found as gone.
+    let about = |text: &&String| differences.iter().any(|d| text.starts_with(&format!("{:?} is ", d.column)));
+    list.extend(source.disagreements.iter().filter(about).map(|text| format!("its files do not agree: {text}")));
     Err(Error::new(
         ErrorCode::SchemaChanged,
         format!(

@@ -62,6 +62,29 @@ pub async fn find(state: &SessionState, name: &TableReference) -> Result<Found> 
     })
 }
 
+/// Fails unless the session has the schema that `name` would stand in. Asked before anything is written: a table that
+/// cannot be registered would be left behind in its folder.
+///
+/// # Errors
+/// `DEFINITION_INVALID`, with the remedy.
+pub fn check_schema(state: &SessionState, name: &TableReference) -> Result<()> {
+    let defaults = &state.config_options().catalog;
+    let full = name.clone().resolve(&defaults.default_catalog, &defaults.default_schema);
+    let catalog = state.catalog_list().catalog(&full.catalog);
+    let (missing, remedy) = match &catalog {
+        None => (format!("catalog {:?}", full.catalog), format!("CREATE DATABASE {}", full.catalog)),
+        Some(catalog) if catalog.schema(&full.schema).is_none() => {
+            (format!("schema {:?}", full.schema), format!("CREATE SCHEMA {}", name_of(&full.catalog, &full.schema)))
+        }
+        Some(_) => return Ok(()),
+    };
+    Err(Error::new(ErrorCode::DefinitionInvalid, format!("table {name}: {missing} does not exist. Remedy: {remedy} first")))
+}
+
+fn name_of(catalog: &str, schema: &str) -> String {
+    TableReference::partial(catalog, schema).to_quoted_string()
+}
+
 /// Every incremental table of the session with its full name, in name order.
 ///
 /// # Errors
