@@ -162,7 +162,7 @@ impl CaptureContext {
     /// Checks that source and base stood still, then seals `capture` (which gets the dead rows), or adopts the seal
     /// that another attempt of this run made first.
     pub async fn seal(&self, capture: impl FnOnce(Vec<DeadRows>) -> Capture + Send) -> Result<Seal> {
-        same_identity(&self.before, &self.source.identity().await?)?;
+        same_identity(self.attempt.name(), &self.before, &self.source.identity().await?)?;
         self.attempt.check_base_is_newest().await?;
         let dead = self.write_dead_rows().await?;
         let seal = self.describe(capture(dead)).await?;
@@ -174,7 +174,7 @@ impl CaptureContext {
 
     /// What the seal would say, for a run that stores nothing.
     pub async fn unsealed(&self) -> Result<Seal> {
-        same_identity(&self.before, &self.source.identity().await?)?;
+        same_identity(self.attempt.name(), &self.before, &self.source.identity().await?)?;
         self.describe(Capture::Input { changes: vec![], dead: vec![] }).await
     }
 

@@ -62,7 +62,12 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("older_than", Operational, "7 days", "how long a version that was replaced is kept by vacuum"),
     option("compaction", Operational, "auto", "auto: a published run compacts when a limit below is passed; off: only CALL compacts"),
     option("compaction_max_files", Operational, "32", "automatic compaction starts above this many data files"),
-    option("compaction_max_dead_fraction", Operational, "0.3", "automatic compaction starts above this part of dead rows, from 10,000 dead rows on"),
+    option(
+        "compaction_max_dead_fraction",
+        Operational,
+        "0.3",
+        "automatic compaction starts above this part of dead rows, from 10,000 dead rows on",
+    ),
     option("target_file_rows", Operational, "4000000", "a data file is closed at this many rows"),
     option("row_group_rows", Operational, "262144", "rows in one row group of a data file"),
     option("compression", Operational, "zstd(3)", "codec of data files: uncompressed, snappy, zstd(1) to zstd(19)"),
@@ -246,9 +251,21 @@ fn spec(name: &str) -> Option<&'static OptionSpec> {
 }
 
 fn unknown(table: &str, name: &str) -> Error {
-    let nearest = OPTIONS.iter().map(|spec| spec.name).min_by_key(|known| strsim::damerau_levenshtein(known, name)).unwrap_or_default();
-    refused(table, name, "does not exist", &format!("the nearest option is {nearest:?}"))
+    let near = |known: &&str| strsim::damerau_levenshtein(known, name);
+    let known = OPTIONS.iter().map(|spec| spec.name).chain(CLAUSES.iter().map(|(option, _)| *option));
+    let nearest = known.min_by_key(near).unwrap_or_default();
+    let remedy = match CLAUSES.iter().find(|(option, _)| *option == nearest) {
+        Some((option, clause)) => {
+            format!("the nearest is {option:?}, which is an option of CREATE EXTERNAL TABLE only; elsewhere write {clause}")
+        }
+        None => format!("the nearest option is {nearest:?}"),
+    };
+    refused(table, name, "does not exist", &remedy)
 }
+
+/// What CREATE EXTERNAL TABLE takes as options, and the clauses that say it elsewhere.
+const CLAUSES: &[(&str, &str)] =
+    &[("source", "FROM …"), ("key", "KEY (…)"), ("track", "TRACK (…)"), ("handler", "AS SELECT … or HANDLER '…'")];
 
 fn refused(table: &str, name: &str, what: &str, remedy: &str) -> Error {
     Error::new(ErrorCode::OptionUnknown, format!("table {table:?}: option {name:?} {what}. Remedy: {remedy}"))

@@ -17,7 +17,7 @@ pub async fn incremental_table(state: &SessionState, name: &TableReference) -> R
         Found::Incremental(handle) => Ok(handle),
         Found::Other => Err(Error::new(
             ErrorCode::TableNotFound,
-            format!("{name} is not an incremental table. Remedy: name one of incremental_tables()"),
+            format!("table {:?} is not an incremental table. Remedy: name one of incremental_tables()", name.to_string()),
         )),
         Found::Nothing => {
             let known = all_tables(state).await?;
@@ -26,7 +26,7 @@ pub async fn incremental_table(state: &SessionState, name: &TableReference) -> R
                 .map(|(_, handle)| handle.name().to_string())
                 .min_by_key(|known| strsim::damerau_levenshtein(known, name.table()))
                 .map_or_else(|| "define it first".to_string(), |near| format!("the nearest is {near:?}"));
-            Err(Error::new(ErrorCode::TableNotFound, format!("no incremental table is called {name}. Remedy: {near}")))
+            Err(Error::new(ErrorCode::TableNotFound, format!("no incremental table is called {:?}. Remedy: {near}", name.to_string())))
         }
     }
 }

@@ -195,7 +195,7 @@ fn is_marker(path: &str) -> bool {
 ///
 /// # Errors
 /// `SOURCE_CHANGED`, naming up to five files.
-pub fn same_identity(before: &SourceIdentity, after: &SourceIdentity) -> Result<()> {
+pub fn same_identity(table: &str, before: &SourceIdentity, after: &SourceIdentity) -> Result<()> {
     let by_path = |identity: &SourceIdentity| -> BTreeMap<String, SourceFileSeen> {
         identity.files.iter().map(|f| (f.path.clone(), f.clone())).collect()
     };
@@ -214,7 +214,7 @@ pub fn same_identity(before: &SourceIdentity, after: &SourceIdentity) -> Result<
     Err(Error::new(
         ErrorCode::SourceChanged,
         format!(
-            "the source changed while it was read: {}. Nothing was published. \
+            "table \"{table}\": the source changed while it was read: {}. Nothing was published. \
              Remedy: run again when the source is at rest, or write new files beside it and move them into place",
             name(&changes)
         ),

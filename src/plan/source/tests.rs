@@ -105,7 +105,7 @@ async fn files_added_rewritten_and_removed_are_seen_in_the_same_session() {
     assert_eq!(rows(&source, &["id"]).await, ["1", "3", "7"]);
     let second = source.identity().await.unwrap();
     assert_eq!((second.files.len(), second.listings), (2, 1));
-    let error = same_identity(&first, &second).unwrap_err();
+    let error = same_identity("t", &first, &second).unwrap_err();
     assert_eq!(error.code(), ErrorCode::SourceChanged);
     assert!(error.message().contains("a.parquet (rewritten)") && error.message().contains("b.parquet (new)"), "{error}");
 
@@ -113,8 +113,8 @@ async fn files_added_rewritten_and_removed_are_seen_in_the_same_session() {
     let source = resolved(&ctx, &spec).await;
     assert_eq!(rows(&source, &["id"]).await, ["3"]);
     let third = source.identity().await.unwrap();
-    assert!(same_identity(&second, &third).unwrap_err().message().contains("(gone)"));
-    assert!(same_identity(&third, &source.identity().await.unwrap()).is_ok());
+    assert!(same_identity("t", &second, &third).unwrap_err().message().contains("(gone)"));
+    assert!(same_identity("t", &third, &source.identity().await.unwrap()).is_ok());
 }
 
 #[cfg(unix)]
@@ -132,7 +132,7 @@ async fn a_rewrite_of_the_same_size_and_time_is_seen_on_local_disk() {
     let source = resolved(&ctx, &spec).await;
     let after = source.identity().await.unwrap();
     assert_eq!((before.files[0].bytes, before.files[0].modified), (after.files[0].bytes, after.files[0].modified));
-    assert_eq!(code(same_identity(&before, &after)), Some(ErrorCode::SourceChanged));
+    assert_eq!(code(same_identity("t", &before, &after)), Some(ErrorCode::SourceChanged));
     assert_eq!(rows(&source, &["id"]).await, ["8", "9"]);
 }
 

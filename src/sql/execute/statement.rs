@@ -245,13 +245,13 @@ async fn call(ctx: &SessionContext, state: &SessionState, call: Call) -> Result<
 
 async fn other(ctx: &SessionContext, statement: DataFusionStatement) -> Result<StatementResult> {
     let plan = ctx.state().statement_to_plan(statement).await.map_err(failed)?;
-    if let LogicalPlan::Ddl(DdlStatement::DropTable(drop)) = &plan {
-        if let Found::Incremental(_) = find(&ctx.state(), &drop.name).await? {
-            return Err(Error::new(
-                ErrorCode::StatementInvalid,
-                format!("{name} is an incremental table. Remedy: DROP INCREMENTAL TABLE {name}", name = drop.name),
-            ));
-        }
+    if let LogicalPlan::Ddl(DdlStatement::DropTable(drop)) = &plan
+        && let Found::Incremental(_) = find(&ctx.state(), &drop.name).await?
+    {
+        return Err(Error::new(
+            ErrorCode::StatementInvalid,
+            format!("{name} is an incremental table. Remedy: DROP INCREMENTAL TABLE {name}", name = drop.name),
+        ));
     }
     let rows = ctx.execute_logical_plan(plan).await.map_err(failed)?;
     let schema = Arc::new(rows.schema().as_arrow().clone());
