@@ -141,18 +141,23 @@ impl ResolvedSource {
             .and_then(|scan| scan.project(exprs))
             .and_then(|plan| plan.build())
             .map_err(failed)?;
-        let plan = self.state.create_physical_plan(&plan).await.map_err(failed)?;
-        if is_unbounded(&plan) {
-            return Err(Error::new(
-                ErrorCode::SourceUnbounded,
-                format!(
-                    "table \"{}\": the source is a stream without an end and can never be captured whole. \
-                     Remedy: read from a bounded table, for example what the stream has written so far",
-                    self.table
-                ),
-            ));
+        match self.state.create_physical_plan(&plan).await {
+            Ok(plan) if is_unbounded(&plan) => Err(self.unbounded()),
+            // An aggregate or a sort over a stream is refused before there is a plan to look at.
+            Err(e) if e.find_root().strip_backtrace().contains("pipeline breaking") => Err(self.unbounded()),
+            planned => planned.map_err(failed),
         }
-        Ok(plan)
+    }
+
+    fn unbounded(&self) -> Error {
+        Error::new(
+            ErrorCode::SourceUnbounded,
+            format!(
+                "table \"{}\": the source is a stream without an end and can never be captured whole. \
+                 Remedy: read from a bounded table, for example what the stream has written so far",
+                self.table
+            ),
+        )
     }
 
     fn position(&self, column: &str) -> Result<usize> {
