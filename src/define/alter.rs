@@ -108,7 +108,6 @@ async fn changed(host: &Host, name: &str, inherited: &Revision, alteration: &Alt
 async fn present_source(host: &Host, stored: &SourceSpec) -> Result<SourceSpec> {
     let [catalog, schema, table] = stored.name.clone();
     match describe(&host.state, &TableReference::full(catalog, schema, table)).await {
-        Ok(now) if now.statements.is_empty() => Ok(stored.clone()),
         Ok(now) => Ok(now),
         Err(error) if error.code() == ErrorCode::SourceNotFound => Ok(stored.clone()),
         Err(error) => Err(error),

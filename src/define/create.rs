@@ -206,7 +206,7 @@ pub(super) async fn follow_source(
     now: SourceSpec,
 ) -> Result<DefinitionLog> {
     let known = stored.is_some_and(|stored| stored.name != now.name || stored.statements == now.statements);
-    if known || now.statements.is_empty() {
+    if known {
         return Ok(log.clone());
     }
     incarnation.append_definition(log, DefinitionEntry::SetSource { source: now }).await

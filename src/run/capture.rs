@@ -61,6 +61,7 @@ pub(super) async fn prepare(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContex
 
     let definition = attempt.definition();
     let columns: Vec<String> = definition.input_schema.fields().iter().map(|field| field.name().clone()).collect();
+    source.check_headers(&columns).await?;
     let scan = source.plan(&columns).await?;
     let (counts, plan, against_base) =
         if definition.incremental { diff(attempt, scan)? } else { (Counts::Whole(OnceLock::new()), with_empty_hidden(scan)?, false) };
