@@ -24,6 +24,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use datafusion::catalog::{CatalogProvider, MemoryCatalogProvider, MemorySchemaProvider};
 use datafusion::common::TableReference;
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
@@ -41,7 +42,7 @@ use crate::run::{Host, RefreshRequest, refresh};
 use crate::spec::RunSummary;
 use crate::sql::{
     ApartRule, Extension, IncrementalConfig, IncrementalTableFactory, ParsedStatement, ProgressListener, StatementResult, VerbFunction,
-    VersionPlanner, execute, incremental_table, parse,
+    VersionPlanner, check_schema, execute, incremental_table, parse,
 };
 use crate::store::{TableState, TableStore};
 use crate::table::{IncrementalTable, PinRule, TableHandle};
@@ -171,6 +172,7 @@ impl IncrementalSqlExt for SessionContext {
 pub struct IncrementalSession {
     context: SessionContext,
     extension: Arc<Extension>,
+    unavailable: Arc<Vec<(String, Error)>>,
 }
 
 impl std::fmt::Debug for IncrementalSession {
@@ -230,10 +232,11 @@ impl IncrementalSessionBuilder {
         self
     }
 
-    /// Builds the session and registers the tables under its root folder.
+    /// Builds the session and registers the tables under its root folder; those that are damaged are left out, see
+    /// [`IncrementalSession::unavailable`].
     ///
     /// # Errors
-    /// `DEFINITION_INVALID` for an unusable root; `CORRUPT` and the store's errors for damaged tables.
+    /// `DEFINITION_INVALID` for an unusable root; `STORE_FAILED` when it cannot be listed.
     pub async fn build(self) -> Result<IncrementalSession> {
         let options = self.options.with_leave_to_act();
         let mut runtime = RuntimeEnvBuilder::new();
@@ -250,8 +253,8 @@ impl IncrementalSessionBuilder {
             .with_runtime_env(runtime)
             .with_incremental(options)
             .build();
-        let session = IncrementalSession { context: SessionContext::new_with_state(state), extension };
-        session.register_root().await?;
+        let mut session = IncrementalSession { context: SessionContext::new_with_state(state), extension, unavailable: Arc::default() };
+        session.unavailable = Arc::new(session.register_root().await?);
         Ok(session)
     }
 }
@@ -327,19 +330,58 @@ impl IncrementalSession {
         self.context.state()
     }
 
-    /// Registers every live table under the root folder that the session does not know yet.
-    async fn register_root(&self) -> Result<()> {
-        let Some(root) = &self.extension.root else { return Ok(()) };
+    /// The tables under the root folder that could not be registered when the session was built: where they are, and why.
+    pub fn unavailable(&self) -> &[(String, Error)] {
+        &self.unavailable
+    }
+
+    /// Registers every live table under the root folder. Returns those that cannot be.
+    async fn register_root(&self) -> Result<Vec<(String, Error)>> {
+        let mut unavailable = vec![];
+        let Some(root) = &self.extension.root else { return Ok(unavailable) };
         let state = self.state();
         let root = Location::resolve(root, state.runtime_env())?;
         for folder in folders(&root).await? {
             let location = Location { root: folder, ..root.clone() };
             let store = TableStore::new(self.extension.env.clone(), location.clone());
-            let TableState::Live(entry) = store.state().await? else { continue };
-            let name = TableReference::from(entry.name.as_str());
-            let handle = attach(&self.host(), &name, location).await?;
-            let registered = self.context.register_table(name, Arc::new(IncrementalTable::new(handle)));
-            registered.map_err(|e| Error::from_datafusion(e, ErrorCode::DefinitionInvalid, format!("registering table {}", entry.name)))?;
+            let registered = match store.state().await {
+                Ok(TableState::Live(entry)) => self.register_stored(entry.name.as_str(), location.clone()).await,
+                Ok(_) => Ok(()),
+                Err(error) => Err(error),
+            };
+            // One damaged table must not take the others away.
+            unavailable.extend(registered.err().map(|error| (location.display(), error)));
+        }
+        Ok(unavailable)
+    }
+
+    async fn register_stored(&self, name: &str, location: Location) -> Result<()> {
+        let name = TableReference::from(name);
+        let handle = attach(&self.host(), &name, location).await?;
+        let failed = |e| {
+            let context = format!("table {name}: it cannot be registered. Remedy: create its schema, then attach it by its location");
+            Error::from_datafusion(e, ErrorCode::DefinitionInvalid, context)
+        };
+        self.create_schema(&name).map_err(failed)?;
+        self.context.register_table(name.clone(), Arc::new(IncrementalTable::new(handle))).map_err(failed)?;
+        Ok(())
+    }
+
+    /// The schema of a stored table: schemas live in the session's memory, so the next process has only the default one.
+    fn create_schema(&self, name: &TableReference) -> datafusion::error::Result<()> {
+        let state = self.state();
+        let defaults = &state.config_options().catalog;
+        let full = name.clone().resolve(&defaults.default_catalog, &defaults.default_schema);
+        let catalog = match state.catalog_list().catalog(&full.catalog) {
+            Some(catalog) => catalog,
+            None => {
+                let catalog: Arc<dyn CatalogProvider> = Arc::new(MemoryCatalogProvider::new());
+                state.catalog_list().register_catalog(full.catalog.to_string(), Arc::clone(&catalog));
+                catalog
+            }
+        };
+        if catalog.schema(&full.schema).is_none() {
+            catalog.register_schema(&full.schema, Arc::new(MemorySchemaProvider::new()))?;
         }
         Ok(())
     }
@@ -422,6 +464,7 @@ impl SessionTableBuilder<'_> {
     pub async fn create(self) -> Result<Arc<TableHandle>> {
         let state = self.session.state();
         let name = self.builder.name().clone();
+        check_schema(&state, &name)?;
         let location = self.session.extension.location(&name, self.location.as_deref(), state.runtime_env())?;
         let handle = self.builder.create_at(&self.session.host(), location).await?;
         let registered = self.session.context.register_table(name.clone(), Arc::new(IncrementalTable::new(Arc::clone(&handle))));

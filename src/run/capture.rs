@@ -22,6 +22,7 @@ use crate::store::{Capture, DeadRows, Seal, SealOutcome, SourceFile, SourceState
 use crate::table::IncrementalTable;
 
 use super::attempt::Attempt;
+use super::flow::tables_behind;
 use super::plans::with_empty_hidden;
 
 /// Where the counts come from.
@@ -57,6 +58,7 @@ pub(super) async fn prepare(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContex
 
     let definition = attempt.definition();
     let columns: Vec<String> = definition.input_schema.fields().iter().map(|field| field.name().clone()).collect();
+    source.check_headers(&columns).await?;
     let scan = source.plan(&columns).await?;
     let (counts, plan, against_base) =
         if definition.incremental { diff(attempt, scan)? } else { (Counts::Whole(OnceLock::new()), with_empty_hidden(scan)?, false) };
@@ -85,19 +87,18 @@ fn diff(attempt: &Attempt, scan: Arc<dyn ExecutionPlan>) -> Result<(Counts, Arc<
 /// The source; one that is itself an incremental table is pinned at its newest version.
 async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<(String, u64)>)> {
     let mut source = resolve(&attempt.host.state, attempt.name(), &attempt.definition().source).await?;
+    for handle in tables_behind(source.provider.as_ref()) {
+        if handle.newest().await?.is_none() {
+            let (table, source) = (attempt.name(), handle.name());
+            return Err(Error::new(
+                ErrorCode::SourceNotReady,
+                format!("table {table:?}: its source {source:?} was never published. Remedy: REFRESH {source} first"),
+            ));
+        }
+    }
     let Some(table) = source.provider.downcast_ref::<IncrementalTable>() else { return Ok((source, None)) };
     let handle = table.handle();
-    let Some(snapshot) = handle.newest().await? else {
-        return Err(Error::new(
-            ErrorCode::SourceNotReady,
-            format!(
-                "table {:?}: its source {:?} was never published. Remedy: REFRESH {} first",
-                attempt.name(),
-                handle.name(),
-                handle.name()
-            ),
-        ));
-    };
+    let Some(snapshot) = handle.newest().await? else { return Ok((source, None)) };
     let version = snapshot.version.unwrap_or_default();
     let pinned = (snapshot.incarnation.id().to_string(), version);
     source.schema = Arc::clone(&snapshot.output_schema);
@@ -122,7 +123,10 @@ fn check_schema(attempt: &Attempt, source: &ResolvedSource) -> Result<()> {
     if differences.is_empty() {
         return Ok(());
     }
-    let list: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    let mut list: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    // A column that the files do not agree on is found as gone.
+    let about = |text: &&String| differences.iter().any(|d| text.starts_with(&format!("{:?} is ", d.column)));
+    list.extend(source.disagreements.iter().filter(about).map(|text| format!("its files do not agree: {text}")));
     Err(Error::new(
         ErrorCode::SchemaChanged,
         format!(

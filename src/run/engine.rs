@@ -247,6 +247,6 @@ async fn published(attempt: &Attempt, plan: Arc<dyn ExecutionPlan>, publication:
 }
 
 async fn execute(attempt: &Attempt, plan: Arc<dyn ExecutionPlan>, code: ErrorCode, what: &str) -> Result<()> {
-    let context = format!("table {:?}: {what}; nothing was published. Remedy: mend the cause and run again. Cause", attempt.name());
+    let context = format!("table {:?}: {what}; nothing was published. Remedy: mend the cause and run again", attempt.name());
     collect(plan, attempt.host.state.task_ctx()).await.map(drop).map_err(|e| Error::from_datafusion(e, code, context))
 }

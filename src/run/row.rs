@@ -93,7 +93,7 @@ fn key_predicate(attempt: &Attempt, key: &[ScalarValue]) -> Result<Expr> {
     for (field, value) in fields.iter().zip(key) {
         let value = value.cast_to(field.data_type()).map_err(|e| {
             let what = format!("table {:?}: {value} is no value of key column {:?} ({})", attempt.name(), field.name(), field.data_type());
-            Error::from_datafusion(e, ErrorCode::StatementInvalid, format!("{what}. Remedy: give a value of its type. Cause"))
+            Error::from_datafusion(e, ErrorCode::StatementInvalid, format!("{what}. Remedy: give a value of its type"))
         })?;
         let equals = Expr::Column(Column::new_unqualified(field.name())).eq(Expr::Literal(value, None));
         predicate = Some(match predicate {
@@ -106,7 +106,7 @@ fn key_predicate(attempt: &Attempt, key: &[ScalarValue]) -> Result<Expr> {
 
 async fn one_row(host: &Host, attempt: &Attempt, provider: Arc<dyn TableProvider>, predicate: &Expr) -> Result<Option<RecordBatch>> {
     let ctx = SessionContext::new_with_state(host.state.clone());
-    let what = format!("table {:?}: looking the row up failed. Cause", attempt.name());
+    let what = format!("table {:?}: looking the row up failed", attempt.name());
     let failed = |e| Error::from_datafusion(e, ErrorCode::CaptureFailed, &what);
     let rows = ctx.read_table(provider).and_then(|rows| rows.filter(predicate.clone())).map_err(failed)?;
     let batches = rows.collect().await.map_err(failed)?;

@@ -25,7 +25,7 @@ pub async fn dry_run(host: &Host, table: &Arc<TableHandle>, request: RefreshRequ
     let attempt = Arc::new(Attempt::open(host, table, &request, run).await?);
     let (context, diff) = capture::prepare(&attempt).await?;
     let failed = |e| {
-        let what = format!("table {:?}: reading the source failed. Remedy: mend the source and run again. Cause", attempt.name());
+        let what = format!("table {:?}: reading the source failed. Remedy: mend the source and run again", attempt.name());
         Error::from_datafusion(e, ErrorCode::CaptureFailed, what)
     };
     let stream = execute_stream(diff, host.state.task_ctx()).map_err(failed)?;

@@ -39,5 +39,5 @@ pub use execute::{StatementResult, execute};
 pub use extension::{Extension, IncrementalConfig, ProgressListener};
 pub use factory::IncrementalTableFactory;
 pub use functions::VerbFunction;
-pub use resolve::{Found, all_tables, find, incremental_table};
+pub use resolve::{Found, all_tables, check_schema, find, incremental_table};
 pub use version_planner::VersionPlanner;

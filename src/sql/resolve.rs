@@ -17,7 +17,7 @@ pub async fn incremental_table(state: &SessionState, name: &TableReference) -> R
         Found::Incremental(handle) => Ok(handle),
         Found::Other => Err(Error::new(
             ErrorCode::TableNotFound,
-            format!("{name} is not an incremental table. Remedy: name one of incremental_tables()"),
+            format!("table {:?} is not an incremental table. Remedy: name one of incremental_tables()", name.to_string()),
         )),
         Found::Nothing => {
             let known = all_tables(state).await?;
@@ -26,7 +26,7 @@ pub async fn incremental_table(state: &SessionState, name: &TableReference) -> R
                 .map(|(_, handle)| handle.name().to_string())
                 .min_by_key(|known| strsim::damerau_levenshtein(known, name.table()))
                 .map_or_else(|| "define it first".to_string(), |near| format!("the nearest is {near:?}"));
-            Err(Error::new(ErrorCode::TableNotFound, format!("no incremental table is called {name}. Remedy: {near}")))
+            Err(Error::new(ErrorCode::TableNotFound, format!("no incremental table is called {:?}. Remedy: {near}", name.to_string())))
         }
     }
 }
@@ -60,6 +60,29 @@ pub async fn find(state: &SessionState, name: &TableReference) -> Result<Found> 
             None => Found::Other,
         },
     })
+}
+
+/// Fails unless the session has the schema that `name` would stand in. Asked before anything is written: a table that
+/// cannot be registered would be left behind in its folder.
+///
+/// # Errors
+/// `DEFINITION_INVALID`, with the remedy.
+pub fn check_schema(state: &SessionState, name: &TableReference) -> Result<()> {
+    let defaults = &state.config_options().catalog;
+    let full = name.clone().resolve(&defaults.default_catalog, &defaults.default_schema);
+    let catalog = state.catalog_list().catalog(&full.catalog);
+    let (missing, remedy) = match &catalog {
+        None => (format!("catalog {:?}", full.catalog), format!("CREATE DATABASE {}", full.catalog)),
+        Some(catalog) if catalog.schema(&full.schema).is_none() => {
+            (format!("schema {:?}", full.schema), format!("CREATE SCHEMA {}", name_of(&full.catalog, &full.schema)))
+        }
+        Some(_) => return Ok(()),
+    };
+    Err(Error::new(ErrorCode::DefinitionInvalid, format!("table {name}: {missing} does not exist. Remedy: {remedy} first")))
+}
+
+fn name_of(catalog: &str, schema: &str) -> String {
+    TableReference::partial(catalog, schema).to_quoted_string()
 }
 
 /// Every incremental table of the session with its full name, in name order.

@@ -162,7 +162,9 @@ fn change_time(_path: &std::path::Path) -> Option<i128> {
 /// # Errors
 /// `CAPTURE_FAILED` for a zero-byte file, and for a place without files where the last capture had some.
 pub fn check_identity(table: &str, previous: Option<&SourceState>, now: &SourceIdentity) -> Result<()> {
-    let zero: Vec<&str> = now.files.iter().filter(|f| f.bytes == 0).map(|f| f.path.as_str()).collect();
+    let held_rows = |path: &str| previous.is_some_and(|p| p.files.iter().any(|f| f.path == path && f.bytes > 0));
+    let missing = |f: &&SourceFileSeen| f.bytes == 0 && (!is_marker(&f.path) || held_rows(&f.path));
+    let zero: Vec<&str> = now.files.iter().filter(missing).map(|f| f.path.as_str()).collect();
     if !zero.is_empty() {
         return Err(failed(format!(
             "table \"{table}\": {} of the source is empty (zero bytes), which no complete file is: {}. \
@@ -182,6 +184,11 @@ pub fn check_identity(table: &str, previous: Option<&SourceState>, now: &SourceI
         )));
     }
     Ok(())
+}
+
+/// Whether the file is a marker such as `_SUCCESS`, which writers leave empty beside their data files.
+fn is_marker(path: &str) -> bool {
+    path.rsplit('/').next().is_some_and(|name| name.starts_with(['_', '.']))
 }
 
 /// Refuses a source whose files differ between two moments.

@@ -236,12 +236,19 @@ async fn a_drifted_schema_is_seen_and_declared_columns_win() {
 }
 
 #[tokio::test]
-async fn files_that_disagree_are_a_schema_change() {
+async fn a_column_that_files_disagree_on_is_a_schema_change_where_it_is_read() {
     let ctx = session();
     let (_dir, folder) = parquet_folder(&ctx).await;
     let spec = described(&ctx, "s").await;
-    write_parquet(&Path::new(&folder).join("b.parquet"), vec![("id", Arc::new(StringArray::from(vec!["x"])))]);
-    assert_eq!(code(resolve(&ctx.state(), "t", &spec).await), Some(ErrorCode::SchemaChanged));
+    let columns: Vec<(&str, ArrayRef)> =
+        vec![("id", Arc::new(StringArray::from(vec!["x"]))), ("more", Arc::new(StringArray::from(vec!["y"])))];
+    write_parquet(&Path::new(&folder).join("b.parquet"), columns);
+    for ctx in [&ctx, &session()] {
+        let source = resolved(ctx, &spec).await;
+        assert_eq!(code(source.plan(&["id".to_string()]).await), Some(ErrorCode::SchemaChanged));
+        assert_eq!(source.disagreements, ["\"id\" is Int32 and Utf8View"]);
+        assert!(rows(&source, &["more"]).await.contains(&"y".to_string()));
+    }
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::run::{self, RefreshRequest, RunResult};
 use crate::spec::{Options, RunMode, RunSummary};
 use crate::sql::extension::Extension;
-use crate::sql::resolve::{Found, all_tables, find, incremental_table};
+use crate::sql::resolve::{Found, all_tables, check_schema, find, incremental_table};
 use crate::sql::{
     AlterIncremental, Call, CreateIncremental, HandlerText, IncrementalChange, ParsedStatement, Refresh, RefreshTarget, Statement,
 };
@@ -95,6 +95,7 @@ async fn create(ctx: &SessionContext, state: &SessionState, statement: CreateInc
             ));
         }
     }
+    check_schema(state, name)?;
     let location = match (&found, &statement.location) {
         (Found::Incremental(handle), None) => handle.incarnation().store().location().clone(),
         (_, given) => extension.location(name, given.as_deref(), state.runtime_env())?,
@@ -106,6 +107,7 @@ async fn create(ctx: &SessionContext, state: &SessionState, statement: CreateInc
         track: statement.track,
         handler: choice(statement.handler),
         options: Options::parse(&name.to_string(), statement.options)?,
+        columns: None,
     };
     let existing = if statement.or_alter { Existing::Alter } else { Existing::Attach };
     let created = define::create(&extension.host(state), &spec, location, existing).await?;
