@@ -29,10 +29,9 @@ use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use object_store::ObjectStore;
 
-use crate::define::{IncrementalTableBuilder, attach};
-use crate::env::{Env, Location};
+use crate::define::IncrementalTableBuilder;
+use crate::env::Env;
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::KeyHash;
 use crate::handler::HandlerRegistry;
@@ -40,10 +39,9 @@ use crate::plan::source::record_definitions;
 use crate::run::{Host, RefreshRequest, refresh};
 use crate::spec::RunSummary;
 use crate::sql::{
-    Extension, IncrementalConfig, IncrementalTableFactory, ParsedStatement, ProgressListener, StatementResult, VerbFunction, VersionPlanner,
-    execute, incremental_table, parse,
+    Extension, IncrementalConfig, IncrementalTableFactory, ParsedStatement, ProgressListener, StatementResult, VerbFunction,
+    VersionPlanner, execute, follow_root, incremental_table, parse,
 };
-use crate::store::{TableState, TableStore};
 use crate::table::{IncrementalTable, PinRule, TableHandle};
 
 /// How many of the largest memory consumers an exhausted pool names.
@@ -250,7 +248,7 @@ impl IncrementalSessionBuilder {
             .with_incremental(options)
             .build();
         let session = IncrementalSession { context: SessionContext::new_with_state(state), extension };
-        session.register_root().await?;
+        follow_root(&session.state(), None).await?;
         Ok(session)
     }
 }
@@ -324,36 +322,6 @@ impl IncrementalSession {
 
     fn state(&self) -> SessionState {
         self.context.state()
-    }
-
-    /// Registers every live table under the root folder that the session does not know yet.
-    async fn register_root(&self) -> Result<()> {
-        let Some(root) = &self.extension.root else { return Ok(()) };
-        let state = self.state();
-        let root = Location::resolve(root, state.runtime_env())?;
-        for folder in folders(&root).await? {
-            let location = Location { root: folder, ..root.clone() };
-            let store = TableStore::new(self.extension.env.clone(), location.clone());
-            let TableState::Live(entry) = store.state().await? else { continue };
-            let name = TableReference::from(entry.name.as_str());
-            let handle = attach(&self.host(), &name, location).await?;
-            let registered = self.context.register_table(name, Arc::new(IncrementalTable::new(handle)));
-            registered.map_err(|e| Error::from_datafusion(e, ErrorCode::DefinitionInvalid, format!("registering table {}", entry.name)))?;
-        }
-        Ok(())
-    }
-}
-
-async fn folders(root: &Location) -> Result<Vec<object_store::path::Path>> {
-    let store: &dyn ObjectStore = root.store.as_ref();
-    let listed = store.list_with_delimiter(Some(&root.root)).await;
-    match listed {
-        Ok(listed) => Ok(listed.common_prefixes),
-        Err(object_store::Error::NotFound { .. }) => Ok(vec![]),
-        Err(error) => Err(Error::new(
-            ErrorCode::StoreFailed,
-            format!("the root folder {} cannot be listed: {error}. Remedy: check the folder and its permissions", root.display()),
-        )),
     }
 }
 

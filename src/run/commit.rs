@@ -8,6 +8,7 @@ use crate::spec::{Revision, RunSummary};
 use crate::store::{CommitOutcome, DataFile, FORMAT, Manifest, SourceState, VersionDelta, VersionKind};
 
 use super::attempt::{Attempt, Base};
+use super::history;
 
 /// What a new version holds.
 #[derive(Debug)]
@@ -21,7 +22,12 @@ pub(super) struct NewVersion<'a> {
 
 /// Writes the manifest and wins the version slot, or fails with `RUN_CONFLICT` and leaves nothing visible.
 /// `summary` gets its version, totals and end; `started` is when publishing began.
-pub(super) async fn commit_version(attempt: &Attempt, new: NewVersion<'_>, mut summary: RunSummary, started: Duration) -> Result<RunSummary> {
+pub(super) async fn commit_version(
+    attempt: &Attempt,
+    new: NewVersion<'_>,
+    mut summary: RunSummary,
+    started: Duration,
+) -> Result<RunSummary> {
     let incarnation = &attempt.incarnation;
     let version = attempt.next_version();
     let (base_files, base_parts) = match new.base {
@@ -57,10 +63,11 @@ pub(super) async fn commit_version(attempt: &Attempt, new: NewVersion<'_>, mut s
         delta: delta(base_files, &new.files),
         summary,
     };
+    attempt.set_committing();
     match incarnation.commit(&manifest, &attempt.run, &attempt.id).await? {
         CommitOutcome::Committed(_) => Ok(manifest.summary),
         // Another attempt of this very run was first: its version is this run's answer.
-        CommitOutcome::Lost(winner) if winner.run == attempt.run => Ok(incarnation.manifest(&winner).await?.summary.clone()),
+        CommitOutcome::Lost(winner) if winner.run == attempt.run => history::version_summary(incarnation, &winner).await,
         CommitOutcome::Lost(winner) => Err(Error::new(
             ErrorCode::RunConflict,
             format!(

@@ -17,6 +17,7 @@ use crate::run::{self, RefreshRequest, RunResult};
 use crate::spec::{Options, RunMode, RunSummary};
 use crate::sql::extension::Extension;
 use crate::sql::resolve::{Found, all_tables, find, incremental_table};
+use crate::sql::root::follow_root;
 use crate::sql::{
     AlterIncremental, Call, CreateIncremental, HandlerText, IncrementalChange, ParsedStatement, Refresh, RefreshTarget, Statement,
 };
@@ -88,7 +89,10 @@ async fn create(ctx: &SessionContext, state: &SessionState, statement: CreateInc
         _ => {
             return Err(Error::new(
                 ErrorCode::TableExists,
-                format!("table {:?} exists. Remedy: CREATE OR ALTER INCREMENTAL TABLE changes an incremental table; else take another name", name.to_string()),
+                format!(
+                    "table {:?} exists. Remedy: CREATE OR ALTER INCREMENTAL TABLE changes an incremental table; else take another name",
+                    name.to_string()
+                ),
             ));
         }
     }
@@ -238,7 +242,21 @@ async fn call(ctx: &SessionContext, state: &SessionState, call: Call) -> Result<
     }
 }
 
+/// Tables that another process created since are found by the statements that name them, and by those that list.
+async fn follow_names(state: &SessionState, statement: &DataFusionStatement) -> Result<()> {
+    // What cannot be resolved here fails in planning, with its own message.
+    for name in state.resolve_table_references(statement).unwrap_or_default() {
+        if name.schema() == Some("information_schema") {
+            follow_root(state, None).await?;
+        } else {
+            find(state, &name).await?;
+        }
+    }
+    Ok(())
+}
+
 async fn other(ctx: &SessionContext, statement: DataFusionStatement) -> Result<StatementResult> {
+    follow_names(&ctx.state(), &statement).await?;
     let plan = ctx.state().statement_to_plan(statement).await.map_err(failed)?;
     if let LogicalPlan::Ddl(DdlStatement::DropTable(drop)) = &plan {
         if let Found::Incremental(_) = find(&ctx.state(), &drop.name).await? {
