@@ -39,7 +39,7 @@ use crate::plan::source::record_definitions;
 use crate::run::{Host, RefreshRequest, refresh};
 use crate::spec::RunSummary;
 use crate::sql::{
-    Extension, IncrementalConfig, IncrementalTableFactory, ParsedStatement, ProgressListener, StatementResult, VerbFunction,
+    ApartRule, Extension, IncrementalConfig, IncrementalTableFactory, ParsedStatement, ProgressListener, StatementResult, VerbFunction,
     VersionPlanner, execute, follow_root, incremental_table, parse,
 };
 use crate::table::{IncrementalTable, PinRule, TableHandle};
@@ -138,6 +138,7 @@ impl IncrementalExt for SessionStateBuilder {
             .with_table_functions(functions)
             .with_relation_planners(planners)
             .with_table_factory("INCREMENTAL".to_string(), Arc::new(IncrementalTableFactory))
+            .with_analyzer_rule(Arc::new(ApartRule))
             .with_analyzer_rule(Arc::new(PinRule))
     }
 }

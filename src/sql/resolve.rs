@@ -5,7 +5,7 @@ use std::sync::Arc;
 use datafusion::common::TableReference;
 use datafusion::execution::SessionState;
 
-use super::root::follow_root;
+use super::root::{follow_drop, follow_root};
 use crate::error::{Error, ErrorCode, Result};
 use crate::table::{IncrementalTable, TableHandle};
 
@@ -49,12 +49,12 @@ pub enum Found {
 /// The catalog's errors, and those of opening a table of that name under the root folder.
 pub async fn find(state: &SessionState, name: &TableReference) -> Result<Found> {
     match find_known(state, name).await? {
-        Found::Nothing => {
-            follow_root(state, Some(name)).await?;
-            find_known(state, name).await
-        }
-        found => Ok(found),
+        Found::Nothing => {}
+        Found::Incremental(handle) if follow_drop(state, name, &handle).await? => {}
+        found => return Ok(found),
     }
+    follow_root(state, Some(name)).await?;
+    find_known(state, name).await
 }
 
 /// Looks a name up among what the session knows already.

@@ -7,7 +7,6 @@
 //! Memory: one handle per table. Never takes a name that the session uses for something else.
 
 use std::collections::BTreeSet;
-
 use std::sync::Arc;
 
 use datafusion::common::TableReference;
@@ -21,7 +20,7 @@ use crate::define::attach;
 use crate::env::Location;
 use crate::error::{Error, ErrorCode, Result};
 use crate::store::{TableState, TableStore};
-use crate::table::IncrementalTable;
+use crate::table::{IncrementalTable, TableHandle};
 
 /// Registers every live table under the root folder that the session does not know yet.
 ///
@@ -49,6 +48,30 @@ pub async fn follow_root(state: &SessionState, wanted: Option<&TableReference>) 
         }
     }
     Ok(())
+}
+
+/// Takes a table out of the session that another process dropped; one that was created anew in its place is registered
+/// instead. Whether the session's table was gone.
+///
+/// # Errors
+/// Those of opening the new table.
+pub(super) async fn follow_drop(state: &SessionState, name: &TableReference, handle: &TableHandle) -> Result<bool> {
+    let Ok(extension) = Extension::of(state) else { return Ok(false) };
+    // A store that does not answer proves nothing.
+    let Ok(now) = handle.store().state().await else { return Ok(false) };
+    let location = handle.store().location().clone();
+    let live = match &now {
+        TableState::Live(entry) if entry.incarnation == handle.incarnation().id() => return Ok(false),
+        other => matches!(other, TableState::Live(_)),
+    };
+    let failed = |e| Error::from_datafusion(e, ErrorCode::TableNotFound, format!("taking {name} out of the session"));
+    let schema = state.schema_for_ref(name.clone()).map_err(failed)?;
+    schema.deregister_table(name.table()).map_err(failed)?;
+    if live {
+        let anew = attach(&extension.host(state), handle.reference(), location).await?;
+        schema.register_table(name.table().to_string(), Arc::new(IncrementalTable::new(anew))).map_err(failed)?;
+    }
+    Ok(true)
 }
 
 async fn register(state: &SessionState, extension: &Extension, location: Location) -> Result<()> {

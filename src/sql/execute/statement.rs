@@ -249,7 +249,10 @@ async fn follow_names(state: &SessionState, statement: &DataFusionStatement) -> 
         if name.schema() == Some("information_schema") {
             follow_root(state, None).await?;
         } else {
-            find(state, &name).await?;
+            if let Found::Incremental(table) = find(state, &name).await? {
+                // Planning goes by the columns that are published now. An error of the store is the reading's to tell.
+                let _ = table.newest().await;
+            }
         }
     }
     Ok(())
@@ -258,13 +261,13 @@ async fn follow_names(state: &SessionState, statement: &DataFusionStatement) -> 
 async fn other(ctx: &SessionContext, statement: DataFusionStatement) -> Result<StatementResult> {
     follow_names(&ctx.state(), &statement).await?;
     let plan = ctx.state().statement_to_plan(statement).await.map_err(failed)?;
-    if let LogicalPlan::Ddl(DdlStatement::DropTable(drop)) = &plan {
-        if let Found::Incremental(_) = find(&ctx.state(), &drop.name).await? {
-            return Err(Error::new(
-                ErrorCode::StatementInvalid,
-                format!("{name} is an incremental table. Remedy: DROP INCREMENTAL TABLE {name}", name = drop.name),
-            ));
-        }
+    if let LogicalPlan::Ddl(DdlStatement::DropTable(drop)) = &plan
+        && let Found::Incremental(_) = find(&ctx.state(), &drop.name).await?
+    {
+        return Err(Error::new(
+            ErrorCode::StatementInvalid,
+            format!("{name} is an incremental table. Remedy: DROP INCREMENTAL TABLE {name}", name = drop.name),
+        ));
     }
     let rows = ctx.execute_logical_plan(plan).await.map_err(failed)?;
     let schema = Arc::new(rows.schema().as_arrow().clone());
