@@ -30,10 +30,9 @@ use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use object_store::ObjectStore;
 
-use crate::define::{IncrementalTableBuilder, attach};
-use crate::env::{Env, Location};
+use crate::define::IncrementalTableBuilder;
+use crate::env::Env;
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::KeyHash;
 use crate::handler::HandlerRegistry;
@@ -42,9 +41,8 @@ use crate::run::{Host, RefreshRequest, refresh};
 use crate::spec::RunSummary;
 use crate::sql::{
     ApartRule, Extension, IncrementalConfig, IncrementalTableFactory, ParsedStatement, ProgressListener, StatementResult, VerbFunction,
-    VersionPlanner, check_schema, execute, incremental_table, parse,
+    VersionPlanner, check_schema, execute, follow_root, incremental_table, parse,
 };
-use crate::store::{TableState, TableStore};
 use crate::table::{IncrementalTable, PinRule, TableHandle};
 
 /// How many of the largest memory consumers an exhausted pool names.
@@ -254,7 +252,7 @@ impl IncrementalSessionBuilder {
             .with_incremental(options)
             .build();
         let mut session = IncrementalSession { context: SessionContext::new_with_state(state), extension, unavailable: Arc::default() };
-        session.unavailable = Arc::new(session.register_root().await?);
+        session.unavailable = Arc::new(follow_root(&session.state(), None).await?);
         Ok(session)
     }
 }
@@ -333,70 +331,6 @@ impl IncrementalSession {
     /// The tables under the root folder that could not be registered when the session was built: where they are, and why.
     pub fn unavailable(&self) -> &[(String, Error)] {
         &self.unavailable
-    }
-
-    /// Registers every live table under the root folder. Returns those that cannot be.
-    async fn register_root(&self) -> Result<Vec<(String, Error)>> {
-        let mut unavailable = vec![];
-        let Some(root) = &self.extension.root else { return Ok(unavailable) };
-        let state = self.state();
-        let root = Location::resolve(root, state.runtime_env())?;
-        for folder in folders(&root).await? {
-            let location = Location { root: folder, ..root.clone() };
-            let store = TableStore::new(self.extension.env.clone(), location.clone());
-            let registered = match store.state().await {
-                Ok(TableState::Live(entry)) => self.register_stored(entry.name.as_str(), location.clone()).await,
-                Ok(_) => Ok(()),
-                Err(error) => Err(error),
-            };
-            // One damaged table must not take the others away.
-            unavailable.extend(registered.err().map(|error| (location.display(), error)));
-        }
-        Ok(unavailable)
-    }
-
-    async fn register_stored(&self, name: &str, location: Location) -> Result<()> {
-        let name = TableReference::from(name);
-        let handle = attach(&self.host(), &name, location).await?;
-        let failed = |e| {
-            let context = format!("table {name}: it cannot be registered. Remedy: create its schema, then attach it by its location");
-            Error::from_datafusion(e, ErrorCode::DefinitionInvalid, context)
-        };
-        self.create_schema(&name).map_err(failed)?;
-        self.context.register_table(name.clone(), Arc::new(IncrementalTable::new(handle))).map_err(failed)?;
-        Ok(())
-    }
-
-    /// The schema of a stored table: schemas live in the session's memory, so the next process has only the default one.
-    fn create_schema(&self, name: &TableReference) -> datafusion::error::Result<()> {
-        let state = self.state();
-        let defaults = &state.config_options().catalog;
-        let full = name.clone().resolve(&defaults.default_catalog, &defaults.default_schema);
-        let catalog = match state.catalog_list().catalog(&full.catalog) {
-            Some(catalog) => catalog,
-            None => {
-                let catalog: Arc<dyn CatalogProvider> = Arc::new(MemoryCatalogProvider::new());
-                state.catalog_list().register_catalog(full.catalog.to_string(), Arc::clone(&catalog));
-                catalog
-            }
-        };
-        if catalog.schema(&full.schema).is_none() {
-            catalog.register_schema(&full.schema, Arc::new(MemorySchemaProvider::new()))?;
-        }
-        Ok(())
-    }
-}
-
-async fn folders(root: &Location) -> Result<Vec<object_store::path::Path>> {
-    let store: &dyn ObjectStore = root.store.as_ref();
-    let listed = store.list_with_delimiter(Some(&root.root)).await;
-    match listed {
-        Ok(listed) => Ok(listed.common_prefixes),
-        Err(object_store::Error::NotFound { .. }) => Ok(vec![]),
-        Err(error) => Err(Error::new(
-            ErrorCode::StoreFailed,
-            format!("the root folder {} cannot be listed: {error}. Remedy: check the folder and its permissions", root.display()),
-        )),
     }
 }
 

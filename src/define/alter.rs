@@ -129,7 +129,8 @@ pub async fn activate(host: &Host, table: &Arc<TableHandle>, if_revision: Option
         return Err(Error::new(
             ErrorCode::DefinitionInvalid,
             format!(
-                "table {name:?} has no revision {number}; the newest is {newest}. Remedy: SELECT revision FROM incremental_revisions('{name}')"
+                "table {name:?} has no revision {number}; the newest is {newest}. Remedy: SELECT revision FROM incremental_revisions({})",
+                table.sql_literal()
             ),
         ));
     };

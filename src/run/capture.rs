@@ -130,9 +130,10 @@ fn check_schema(attempt: &Attempt, source: &ResolvedSource) -> Result<()> {
     Err(Error::new(
         ErrorCode::SchemaChanged,
         format!(
-            "table {name:?}: the source's schema is not the one of revision {revision}: {list}. Remedy: if the change is meant, \
+            "table {table:?}: the source's schema is not the one of revision {revision}: {list}. Remedy: if the change is meant, \
              ALTER INCREMENTAL TABLE {name} ACCEPT SCHEMA (all rows are rebuilt); for CSV and JSON sources declare the column types",
-            name = attempt.name(),
+            table = attempt.name(),
+            name = attempt.table.sql_name(),
             revision = attempt.revision.number,
             list = list.join("; "),
         ),
@@ -218,7 +219,7 @@ impl CaptureContext {
             source: self.source_state().await?,
             captured_at: attempt.now(),
             ms_capture: attempt.ms_since(self.started),
-            peak_memory_bytes: report.peak_memory_bytes,
+            peak_memory_bytes: attempt.pool.peak().max(report.peak_memory_bytes),
             spilled_bytes: report.spilled_bytes,
             capture,
         })

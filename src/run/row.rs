@@ -129,11 +129,9 @@ async fn origin(host: &Host, attempt: &Attempt, snapshot: &Snapshot, predicate: 
     origin.version = number(VERSION).and_then(|v| u64::try_from(v).ok());
     if let Some(slot) = attempt.incarnation.slot(origin.version.unwrap_or_default()).await? {
         origin.run = Some(slot.run.as_str().to_string());
-        // A vacuumed version has no manifest any more; its run is still known.
-        if let Ok(manifest) = attempt.incarnation.manifest(&slot).await {
-            origin.revision = Some(manifest.revision);
-            origin.at = Some(manifest.committed_at);
-        }
+        let run = history::version_summary(&attempt.incarnation, &slot).await?;
+        origin.revision = run.revision;
+        origin.at = run.ended_at;
     }
     Ok(origin)
 }

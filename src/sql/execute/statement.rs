@@ -17,6 +17,7 @@ use crate::run::{self, RefreshRequest, RunResult};
 use crate::spec::{Options, RunMode, RunSummary};
 use crate::sql::extension::Extension;
 use crate::sql::resolve::{Found, all_tables, check_schema, find, incremental_table};
+use crate::sql::root::follow_root;
 use crate::sql::{
     AlterIncremental, Call, CreateIncremental, HandlerText, IncrementalChange, ParsedStatement, Refresh, RefreshTarget, Statement,
 };
@@ -243,7 +244,24 @@ async fn call(ctx: &SessionContext, state: &SessionState, call: Call) -> Result<
     }
 }
 
+/// Tables that another process created since are found by the statements that name them, and by those that list.
+async fn follow_names(state: &SessionState, statement: &DataFusionStatement) -> Result<()> {
+    // What cannot be resolved here fails in planning, with its own message.
+    for name in state.resolve_table_references(statement).unwrap_or_default() {
+        if name.schema() == Some("information_schema") {
+            follow_root(state, None).await?;
+        } else {
+            if let Found::Incremental(table) = find(state, &name).await? {
+                // Planning goes by the columns that are published now. An error of the store is the reading's to tell.
+                let _ = table.newest().await;
+            }
+        }
+    }
+    Ok(())
+}
+
 async fn other(ctx: &SessionContext, statement: DataFusionStatement) -> Result<StatementResult> {
+    follow_names(&ctx.state(), &statement).await?;
     let plan = ctx.state().statement_to_plan(statement).await.map_err(failed)?;
     if let LogicalPlan::Ddl(DdlStatement::DropTable(drop)) = &plan
         && let Found::Incremental(_) = find(&ctx.state(), &drop.name).await?
