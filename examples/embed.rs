@@ -36,10 +36,7 @@ async fn main() -> Result<(), AnyError> {
         }),
     );
 
-    let options = IncrementalOptions::default()
-        .with_leave_to_act()
-        .with_root(folder.path().to_string_lossy())
-        .with_handlers(handlers);
+    let options = IncrementalOptions::default().with_leave_to_act().with_root(folder.path().to_string_lossy()).with_handlers(handlers);
     let state = SessionStateBuilder::new().with_default_features().with_incremental(options).build();
     let ctx = SessionContext::new_with_state(state);
 

@@ -84,18 +84,15 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error + Send + Sy
         .create()
         .await?;
     session.refresh("labelled", Default::default()).await?;
-    println!(
-        "{} calls for 1,000 rows, at most {} at once",
-        service.calls.load(Ordering::SeqCst),
-        service.most.load(Ordering::SeqCst)
-    );
+    println!("{} calls for 1,000 rows, at most {} at once", service.calls.load(Ordering::SeqCst), service.most.load(Ordering::SeqCst));
 
     session
         .sql("CREATE OR REPLACE TABLE messages AS SELECT value AS id, CASE WHEN value = 7 THEN 'hi' ELSE 'message ' || value END AS body FROM generate_series(1, 1000)")
         .await?;
     let summary = session.refresh("labelled", Default::default()).await?;
     println!("second run: {:?} rows for the handler, {} calls in all", summary.handler_rows, service.calls.load(Ordering::SeqCst));
-    let rows = session.context().sql("SELECT label, count(*) AS messages FROM labelled GROUP BY label ORDER BY label").await?.collect().await?;
+    let rows =
+        session.context().sql("SELECT label, count(*) AS messages FROM labelled GROUP BY label ORDER BY label").await?.collect().await?;
     print_batches(&rows)?;
     Ok(())
 }

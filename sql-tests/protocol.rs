@@ -1,7 +1,6 @@
 //! The run protocol through the Rust surface: what a run id means when it comes again, who wins, what a failure leaves,
 //! how often the source is read, and what a handler may do wrong.
 
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -32,12 +31,8 @@ struct Source {
 
 impl Source {
     fn new(rows: &[(i64, &str)]) -> Arc<Self> {
-        let source = Self {
-            rows: Default::default(),
-            after_scan: Default::default(),
-            scans: AtomicUsize::new(0),
-            failures: AtomicUsize::new(0),
-        };
+        let source =
+            Self { rows: Default::default(), after_scan: Default::default(), scans: AtomicUsize::new(0), failures: AtomicUsize::new(0) };
         source.set(rows);
         Arc::new(source)
     }

@@ -40,8 +40,8 @@ use crate::plan::source::record_definitions;
 use crate::run::{Host, RefreshRequest, refresh};
 use crate::spec::RunSummary;
 use crate::sql::{
-    Extension, IncrementalConfig, IncrementalTableFactory, ParsedStatement, ProgressListener, StatementResult, VerbFunction, VersionPlanner,
-    execute, incremental_table, parse,
+    Extension, IncrementalConfig, IncrementalTableFactory, ParsedStatement, ProgressListener, StatementResult, VerbFunction,
+    VersionPlanner, execute, incremental_table, parse,
 };
 use crate::store::{TableState, TableStore};
 use crate::table::{IncrementalTable, PinRule, TableHandle};

@@ -225,10 +225,8 @@ impl Error {
             if let Some(found) = e.downcast_ref::<Error>() {
                 return Some(found.clone());
             }
-            if let Some(df) = e.downcast_ref::<DataFusionError>() {
-                if let Some(found) = Self::find_in_datafusion(df) {
-                    return Some(found);
-                }
+            if let Some(found) = e.downcast_ref::<DataFusionError>().and_then(Self::find_in_datafusion) {
+                return Some(found);
             }
             current = e.source();
         }

@@ -1,5 +1,6 @@
 //! Enriched tables for Apache DataFusion.
 #![deny(missing_docs)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::todo, clippy::unimplemented))]
 
 pub mod context;
 pub mod define;

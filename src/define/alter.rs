@@ -34,7 +34,8 @@ pub struct Alteration {
 
 impl Alteration {
     fn touches_definition(&self) -> bool {
-        let semantic = |name: &String| crate::spec::OPTIONS.iter().any(|o| o.kind == OptionKind::Semantic && o.name.eq_ignore_ascii_case(name));
+        let semantic =
+            |name: &String| crate::spec::OPTIONS.iter().any(|o| o.kind == OptionKind::Semantic && o.name.eq_ignore_ascii_case(name));
         self.key.is_some()
             || self.track.is_some()
             || self.handler.is_some()
@@ -107,7 +108,9 @@ pub async fn activate(host: &Host, table: &Arc<TableHandle>, if_revision: Option
     let Some(wanted) = log.revision(number) else {
         return Err(Error::new(
             ErrorCode::DefinitionInvalid,
-            format!("table {name:?} has no revision {number}; the newest is {newest}. Remedy: SELECT revision FROM incremental_revisions('{name}')"),
+            format!(
+                "table {name:?} has no revision {number}; the newest is {newest}. Remedy: SELECT revision FROM incremental_revisions('{name}')"
+            ),
         ));
     };
     if log.active == Some(number) {
@@ -132,7 +135,9 @@ fn check_revision(table: &str, wanted: Option<u64>, found: u64) -> Result<()> {
     match wanted {
         Some(wanted) if wanted != found => Err(Error::new(
             ErrorCode::RevisionConflict,
-            format!("table {table:?}: the statement expects revision {wanted}, but it is {found}. Remedy: look at revision {found}, then try again"),
+            format!(
+                "table {table:?}: the statement expects revision {wanted}, but it is {found}. Remedy: look at revision {found}, then try again"
+            ),
         )),
         _ => Ok(()),
     }

@@ -127,7 +127,11 @@ fn check_types(table: &str, key: &[String], input: &Schema, output: &Schema) -> 
         if let Some(reason) = unsupported_type(field.data_type(), key.contains(field.name())) {
             return Err(Error::new(
                 ErrorCode::TypeUnsupported,
-                format!("table {table:?}: column {:?} has type {}: {reason}. Remedy: cast it, or leave it out", field.name(), field.data_type()),
+                format!(
+                    "table {table:?}: column {:?} has type {}: {reason}. Remedy: cast it, or leave it out",
+                    field.name(),
+                    field.data_type()
+                ),
             ));
         }
     }

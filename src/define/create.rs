@@ -112,7 +112,13 @@ async fn open(store: &TableStore, name: &str) -> Result<Incarnation> {
     })
 }
 
-async fn first_revision(host: &Host, incarnation: Incarnation, name: &TableReference, definition: Definition, options: Options) -> Result<Created> {
+async fn first_revision(
+    host: &Host,
+    incarnation: Incarnation,
+    name: &TableReference,
+    definition: Definition,
+    options: Options,
+) -> Result<Created> {
     let log = incarnation.definitions().await?;
     let revision = Revision { number: 1, digest: definition.digest(), saved_at: host.env.clock.now_micros(), definition };
     let options = (!options.is_empty()).then_some(options);

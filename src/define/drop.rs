@@ -30,7 +30,11 @@ pub async fn drop_table(host: &Host, table: &Arc<TableHandle>, others: &[Arc<Tab
     if let Some(active) = if purge { table.incarnation().active_lease().await? } else { None } {
         return Err(Error::new(
             ErrorCode::RunActive,
-            format!("table {:?}: run {:?} is active. Remedy: wait for it, or cancel it, then drop the table", table.name(), active.run.as_str()),
+            format!(
+                "table {:?}: run {:?} is active. Remedy: wait for it, or cancel it, then drop the table",
+                table.name(),
+                active.run.as_str()
+            ),
         ));
     }
     let store = table.incarnation().store();

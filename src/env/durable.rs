@@ -314,6 +314,8 @@ impl Drop for Upload {
 mod tests {
     use object_store::ObjectStoreExt;
 
+    use futures::StreamExt;
+
     use super::*;
 
     fn names(folder: &FsPath) -> Vec<String> {

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::RecordBatch;
 use arrow_schema::SchemaRef;
-use datafusion::common::runtime::JoinSet;
 use datafusion::common::exec_datafusion_err;
+use datafusion::common::runtime::JoinSet;
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::EquivalenceProperties;

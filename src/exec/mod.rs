@@ -1,13 +1,13 @@
 //! Physical operators, one folder each.
 
+pub(crate) mod acting;
+pub mod capture_scan;
+pub mod compact;
 pub mod contract;
 pub mod equality;
 pub mod handler;
 pub mod index_scan;
 pub mod keyed_diff;
-pub(crate) mod acting;
-pub mod capture_scan;
-pub mod compact;
 pub mod merge;
 pub mod publish;
 pub mod seal;

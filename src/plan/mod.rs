@@ -1,4 +1,4 @@
 //! How the operators compose into plans.
 
-pub mod source;
 pub mod published_scan;
+pub mod source;

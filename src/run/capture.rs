@@ -93,7 +93,12 @@ async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<(Strin
     let Some(snapshot) = handle.newest().await? else {
         return Err(Error::new(
             ErrorCode::SourceNotReady,
-            format!("table {:?}: its source {:?} was never published. Remedy: REFRESH {} first", attempt.name(), handle.name(), handle.name()),
+            format!(
+                "table {:?}: its source {:?} was never published. Remedy: REFRESH {} first",
+                attempt.name(),
+                handle.name(),
+                handle.name()
+            ),
         ));
     };
     let version = snapshot.version.unwrap_or_default();

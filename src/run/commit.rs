@@ -21,7 +21,12 @@ pub(super) struct NewVersion<'a> {
 
 /// Writes the manifest and wins the version slot, or fails with `RUN_CONFLICT` and leaves nothing visible.
 /// `summary` gets its version, totals and end; `started` is when publishing began.
-pub(super) async fn commit_version(attempt: &Attempt, new: NewVersion<'_>, mut summary: RunSummary, started: Duration) -> Result<RunSummary> {
+pub(super) async fn commit_version(
+    attempt: &Attempt,
+    new: NewVersion<'_>,
+    mut summary: RunSummary,
+    started: Duration,
+) -> Result<RunSummary> {
     let incarnation = &attempt.incarnation;
     let version = attempt.next_version();
     let (base_files, base_parts) = match new.base {

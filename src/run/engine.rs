@@ -94,7 +94,8 @@ async fn adopt(mut attempt: Attempt, seal: Option<&Seal>) -> Result<Attempt> {
     }
     if let Some(seal) = seal {
         let revision = attempt.definitions.revision(seal.revision).cloned();
-        let revision = revision.ok_or_else(|| Error::internal(format!("the seal names revision {}, which was never saved", seal.revision)))?;
+        let revision =
+            revision.ok_or_else(|| Error::internal(format!("the seal names revision {}, which was never saved", seal.revision)))?;
         attempt.revision = Arc::new(revision);
     }
     Ok(attempt)
@@ -110,10 +111,9 @@ async fn cancellable(attempt: &Arc<Attempt>, seal: Option<Box<Seal>>) -> Result<
 
 /// The slot decides: a run that had won it when it was cancelled is published.
 async fn after_cancel(attempt: &Attempt) -> Result<RunSummary> {
-    if let Some(slot) = attempt.incarnation.slot(attempt.next_version()).await? {
-        if slot.run == attempt.run {
-            return Ok(attempt.incarnation.manifest(&slot).await?.summary.clone());
-        }
+    let slot = attempt.incarnation.slot(attempt.next_version()).await?;
+    if let Some(slot) = slot.filter(|slot| slot.run == attempt.run) {
+        return Ok(attempt.incarnation.manifest(&slot).await?.summary.clone());
     }
     Err(Error::new(
         ErrorCode::Cancelled,

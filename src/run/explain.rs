@@ -46,7 +46,8 @@ fn decision(attempt: &Attempt, proven: bool, files: usize) -> String {
         RunReason::Full => "full: incremental = false, all rows are handled",
         _ => "incremental: only new and changed rows are handled",
     };
-    let base = attempt.base.as_ref().map_or("none".to_string(), |base| format!("version {} ({} rows)", base.slot.version, base.manifest.rows));
+    let base =
+        attempt.base.as_ref().map_or("none".to_string(), |base| format!("version {} ({} rows)", base.slot.version, base.manifest.rows));
     let pass = if proven { "proven, one pass" } else { "checked row by row after a sealed capture" };
     format!("{why}\nbase: {base}\nrevision: {}\nhandler: {pass}\nsource files: {files} to read, 0 skipped", attempt.revision.number)
 }

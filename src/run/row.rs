@@ -198,10 +198,7 @@ fn to_batch(
 ) -> Result<RecordBatch> {
     let schema = row_schema(definition);
     let internal = |e: arrow_schema::ArrowError| Error::from_datafusion(e.into(), ErrorCode::Internal, "the row of incremental_row");
-    let output = match row {
-        Some(row) => Some(row.columns().to_vec()),
-        None => None,
-    };
+    let output = row.map(|row| row.columns().to_vec());
     let source = match source {
         Some(source) => Some(tracked_columns(definition, &source)?),
         None => None,

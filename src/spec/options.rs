@@ -62,7 +62,12 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("older_than", Operational, "7 days", "how long a version that was replaced is kept by vacuum"),
     option("compaction", Operational, "auto", "auto: a published run compacts when a limit below is passed; off: only CALL compacts"),
     option("compaction_max_files", Operational, "32", "automatic compaction starts above this many data files"),
-    option("compaction_max_dead_fraction", Operational, "0.3", "automatic compaction starts above this part of dead rows, from 10,000 dead rows on"),
+    option(
+        "compaction_max_dead_fraction",
+        Operational,
+        "0.3",
+        "automatic compaction starts above this part of dead rows, from 10,000 dead rows on",
+    ),
     option("target_file_rows", Operational, "4000000", "a data file is closed at this many rows"),
     option("row_group_rows", Operational, "262144", "rows in one row group of a data file"),
     option("compression", Operational, "zstd(3)", "codec of data files: uncompressed, snappy, zstd(1) to zstd(19)"),

@@ -336,7 +336,6 @@ mod tests {
             ("CREATE INCREMENTAL TABLE t FROM s FOR VERSION AS OF 3 KEY (id) AS SELECT 1", "version clause"),
             ("CREATE INCREMENTAL TABLE t FROM s AS SELECT 1", "KEY is missing"),
             ("CREATE INCREMENTAL TABLE t FROM s KEY () AS SELECT 1", "no column"),
-            ("CREATE INCREMENTAL TABLE t FROM s KEY (id, ID) AS SELECT 1", "twice"),
             ("CREATE INCREMENTAL TABLE t FROM s KEY (lower(id)) AS SELECT 1", "not computed"),
             ("CREATE INCREMENTAL TABLE t FROM s KEY (id) KEY (id) AS SELECT 1", "twice"),
             ("CREATE INCREMENTAL TABLE t FROM s KEY (id)", "AS or HANDLER"),

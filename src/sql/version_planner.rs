@@ -18,19 +18,19 @@ pub struct VersionPlanner;
 
 impl RelationPlanner for VersionPlanner {
     fn plan_relation(&self, mut relation: TableFactor, context: &mut dyn RelationPlannerContext) -> DfResult<RelationPlanning> {
-        if let TableFactor::Table { name, alias, args, version, .. } = &mut relation {
-            if let Some(clause) = version.take() {
-                let (function, point) = point(clause)?;
-                let table = context.object_name_to_table_reference(name.clone())?;
-                if alias.is_none() {
-                    let name = Ident::with_quote('"', table.table());
-                    *alias = Some(TableAlias { explicit: true, name, columns: Vec::new(), at: None });
-                }
-                let values = [Value::SingleQuotedString(quote_name(&table)), point];
-                let list = values.into_iter().map(|value| FunctionArg::Unnamed(FunctionArgExpr::Expr(Expr::Value(value.into()))));
-                *name = ObjectName::from(vec![Ident::new(function)]);
-                *args = Some(TableFunctionArgs { args: list.collect(), settings: None });
+        if let TableFactor::Table { name, alias, args, version, .. } = &mut relation
+            && let Some(clause) = version.take()
+        {
+            let (function, point) = point(clause)?;
+            let table = context.object_name_to_table_reference(name.clone())?;
+            if alias.is_none() {
+                let name = Ident::with_quote('"', table.table());
+                *alias = Some(TableAlias { explicit: true, name, columns: Vec::new(), at: None });
             }
+            let values = [Value::SingleQuotedString(quote_name(&table)), point];
+            let list = values.into_iter().map(|value| FunctionArg::Unnamed(FunctionArgExpr::Expr(Expr::Value(value.into()))));
+            *name = ObjectName::from(vec![Ident::new(function)]);
+            *args = Some(TableFunctionArgs { args: list.collect(), settings: None });
         }
         Ok(RelationPlanning::Original(Box::new(relation)))
     }

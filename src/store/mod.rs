@@ -13,10 +13,10 @@
 //! checksum. Nothing here knows plans or SQL.
 
 mod commit;
+pub mod dead;
 mod definitions;
 pub mod deletion_vector;
 mod envelope;
-pub mod dead;
 pub mod files;
 mod incarnation;
 mod lease;

@@ -40,7 +40,7 @@ impl Incarnation {
     }
 
     async fn read_parts(&self, parts: &[ObjectRef]) -> Result<Vec<Vec<DataFile>>> {
-        let reads = parts.to_vec().into_iter().map(|part| async move { self.read_part(&part).await });
+        let reads = parts.iter().cloned().map(|part| async move { self.read_part(&part).await });
         futures::stream::iter(reads).buffered(READS).try_collect().await
     }
 

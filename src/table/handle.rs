@@ -177,10 +177,10 @@ impl TableHandle {
             return Ok(None);
         };
         let cached = self.cached();
-        if let Some((hash, snapshot)) = &cached.newest {
-            if *hash == slot.manifest_hash {
-                return Ok(Some(Arc::clone(snapshot)));
-            }
+        if let Some((hash, snapshot)) = &cached.newest
+            && *hash == slot.manifest_hash
+        {
+            return Ok(Some(Arc::clone(snapshot)));
         }
         let log = self.incarnation.definitions().await?;
         let verify = log.options.operational(self.name())?.verify_always;

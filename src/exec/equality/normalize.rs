@@ -56,7 +56,7 @@ fn convert(array: &ArrayRef, target: &DataType) -> Result<ArrayRef> {
             let list = array.as_list::<i64>();
             let offsets = list.value_offsets();
             let first = offsets.first().copied().unwrap_or_default();
-            let lengths: Vec<usize> = offsets.windows(2).map(|w| length(w)).collect();
+            let lengths: Vec<usize> = offsets.windows(2).map(length).collect();
             let values = list.values().slice(first.as_usize(), lengths.iter().sum());
             lists(item, offsets_of(&lengths)?, &values, list.nulls())
         }

@@ -6,14 +6,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use crate::spec::{Definition, normalize_type};
 
-/// Upper half of the fingerprint, Int64.
-pub const FP_HI: &str = "__incremental_fp_hi";
-/// Lower half of the fingerprint, Int64.
-pub const FP_LO: &str = "__incremental_fp_lo";
-/// Ordinal of the source file that the row came from, Int32; -1 when it is not known.
-pub const SRC: &str = "__incremental_src";
-/// The version that wrote the row, Int64; in index files only.
-pub const VERSION: &str = "__incremental_version";
+pub use crate::store::files::{FP_HI, FP_LO, SRC, VERSION};
 /// Position of the row's data file in the base's file list, UInt32; in an index scan only.
 pub const FILE: &str = "__incremental_file";
 /// Position of the row in its data file, UInt64; in an index scan only.

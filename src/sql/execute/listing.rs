@@ -98,7 +98,7 @@ pub(super) fn prepare(verb: &'static str, table: Option<TableReference>) -> Outc
         _ => &[],
     };
     let schema = if names.is_empty() { RunSummary::schema() } else { schema(names) };
-    Action::new(schema, move |state| {
+    Action::outcome(schema, move |state| {
         let table = table.clone();
         async move {
             let tables = chosen(&state, table).await?;

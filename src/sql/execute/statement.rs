@@ -88,7 +88,10 @@ async fn create(ctx: &SessionContext, state: &SessionState, statement: CreateInc
         _ => {
             return Err(Error::new(
                 ErrorCode::TableExists,
-                format!("table {:?} exists. Remedy: CREATE OR ALTER INCREMENTAL TABLE changes an incremental table; else take another name", name.to_string()),
+                format!(
+                    "table {:?} exists. Remedy: CREATE OR ALTER INCREMENTAL TABLE changes an incremental table; else take another name",
+                    name.to_string()
+                ),
             ));
         }
     }
@@ -240,13 +243,13 @@ async fn call(ctx: &SessionContext, state: &SessionState, call: Call) -> Result<
 
 async fn other(ctx: &SessionContext, statement: DataFusionStatement) -> Result<StatementResult> {
     let plan = ctx.state().statement_to_plan(statement).await.map_err(failed)?;
-    if let LogicalPlan::Ddl(DdlStatement::DropTable(drop)) = &plan {
-        if let Found::Incremental(_) = find(&ctx.state(), &drop.name).await? {
-            return Err(Error::new(
-                ErrorCode::StatementInvalid,
-                format!("{name} is an incremental table. Remedy: DROP INCREMENTAL TABLE {name}", name = drop.name),
-            ));
-        }
+    if let LogicalPlan::Ddl(DdlStatement::DropTable(drop)) = &plan
+        && let Found::Incremental(_) = find(&ctx.state(), &drop.name).await?
+    {
+        return Err(Error::new(
+            ErrorCode::StatementInvalid,
+            format!("{name} is an incremental table. Remedy: DROP INCREMENTAL TABLE {name}", name = drop.name),
+        ));
     }
     let rows = ctx.execute_logical_plan(plan).await.map_err(failed)?;
     let schema = Arc::new(rows.schema().as_arrow().clone());

@@ -51,7 +51,7 @@ impl fmt::Debug for Action {
 }
 
 impl Action {
-    pub(super) fn new<F, Fut>(schema: SchemaRef, work: F) -> Outcome
+    pub(super) fn outcome<F, Fut>(schema: SchemaRef, work: F) -> Outcome
     where
         F: Fn(SessionState) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Vec<RecordBatch>>> + Send + 'static,
@@ -117,7 +117,7 @@ async fn row(state: &SessionState, table: Arc<TableHandle>, args: BoundArguments
     let schema = run::row_schema(&revision.definition);
     let key = args.values().to_vec();
     let extension = Extension::of(state)?;
-    Ok(Action::new(schema, move |state| {
+    Ok(Action::outcome(schema, move |state| {
         let (host, table, key) = (extension.host(&state), Arc::clone(&table), key.clone());
         async move { Ok(vec![run::explain_row(&host, &table, &key).await?]) }
     }))
@@ -126,7 +126,7 @@ async fn row(state: &SessionState, table: Arc<TableHandle>, args: BoundArguments
 fn explain(table: Arc<TableHandle>) -> Outcome {
     let schema = text_schema(&["plan_type", "plan"]);
     let out = Arc::clone(&schema);
-    Action::new(schema, move |state| {
+    Action::outcome(schema, move |state| {
         let (table, schema) = (Arc::clone(&table), Arc::clone(&out));
         async move {
             let host = Extension::of(&state)?.host(&state);
@@ -169,7 +169,7 @@ fn acting(verb: &'static VerbSpec, table: Arc<TableHandle>, args: BoundArguments
     }
     let schema = acting_schema(verb);
     let out = Arc::clone(&schema);
-    Ok(Action::new(schema, move |state| {
+    Ok(Action::outcome(schema, move |state| {
         let (table, args, schema) = (Arc::clone(&table), args.clone(), Arc::clone(&out));
         async move {
             let extension = Extension::of(&state)?;

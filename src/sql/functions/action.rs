@@ -69,8 +69,7 @@ struct ActionExec {
 impl ActionExec {
     fn new(verb: &'static VerbSpec, action: Arc<Action>, state: datafusion::execution::SessionState) -> Self {
         let equivalence = EquivalenceProperties::new(Arc::clone(&action.schema));
-        let properties =
-            PlanProperties::new(equivalence, Partitioning::UnknownPartitioning(1), EmissionType::Final, Boundedness::Bounded);
+        let properties = PlanProperties::new(equivalence, Partitioning::UnknownPartitioning(1), EmissionType::Final, Boundedness::Bounded);
         Self { verb, action, state, executed: AtomicBool::new(false), properties: Arc::new(properties) }
     }
 }

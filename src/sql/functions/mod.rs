@@ -70,7 +70,10 @@ pub(crate) fn project(plan: Arc<dyn ExecutionPlan>, projection: Option<&Vec<usiz
 /// DataFusion's own session; a foreign one (FFI) cannot plan for us.
 pub(crate) fn session_state(session: &dyn datafusion::catalog::Session) -> Result<SessionState> {
     session.as_any().downcast_ref::<SessionState>().cloned().ok_or_else(|| {
-        Error::new(ErrorCode::StatementInvalid, "this session is not DataFusion's own. Remedy: call the verb in the session that holds the table")
+        Error::new(
+            ErrorCode::StatementInvalid,
+            "this session is not DataFusion's own. Remedy: call the verb in the session that holds the table",
+        )
     })
 }
 
@@ -78,7 +81,9 @@ fn literal(verb: &VerbSpec, expr: &Expr) -> Result<ScalarValue> {
     match expr {
         Expr::Literal(value, _) => Ok(value.clone()),
         Expr::Negative(inner) => match inner.as_ref() {
-            Expr::Literal(value, _) => value.arithmetic_negate().map_err(|e| Error::from_datafusion(e, ErrorCode::StatementInvalid, "a negative argument")),
+            Expr::Literal(value, _) => {
+                value.arithmetic_negate().map_err(|e| Error::from_datafusion(e, ErrorCode::StatementInvalid, "a negative argument"))
+            }
             other => Err(not_literal(verb, other)),
         },
         Expr::Cast(cast) => match cast.expr.as_ref() {
