@@ -5,8 +5,8 @@
 //!  per file   index.parquet + .dv ─ hash verified ─► decode ─ drop dead rows ─► + file, row
 //! ```
 //!
-//! Memory, reserved in the pool: per partition one index file's bytes as stored, or about one row group's where the pool
-//! has no room for the file (it is read twice then); and one batch of 65,536 rows. It never
+//! Memory, reserved in the pool: per partition one index file's bytes as stored, or about one row group's where that
+//! is more than half of the pool (it is read twice then); and one batch of 65,536 rows. It never
 //! reads a data file, never hands on a byte before the whole object's hash is right, and never writes.
 
 mod file;
@@ -22,7 +22,7 @@ use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Statistics, internal_err};
 use datafusion::error::Result as DataFusionResult;
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::coop::cooperative;
@@ -125,6 +125,10 @@ impl ExecutionPlan for IndexScanExec {
             step: self.partitions(),
             reader: None,
             reservation: consumer.register(context.memory_pool()),
+            limit: match context.memory_pool().memory_limit() {
+                MemoryLimit::Finite(bytes) => bytes / 2,
+                _ => usize::MAX,
+            },
             metrics: BaselineMetrics::new(&self.metrics, partition),
         };
         let batches = Box::pin(stream::try_unfold(scan, |mut scan| async move {
@@ -148,6 +152,8 @@ struct Scan {
     step: usize,
     reader: Option<IndexReader>,
     reservation: MemoryReservation,
+    /// The most bytes for a file as a whole: half of the pool, so that what it is read for has room.
+    limit: usize,
     metrics: BaselineMetrics,
 }
 
@@ -174,7 +180,8 @@ impl Scan {
 
     /// Reserves memory for the whole file, or for parts of it.
     fn reserve(&self, file: &DataFile) -> Result<Extent> {
-        if self.reservation.try_grow(fetched_bytes(file, Extent::Whole)).is_ok() {
+        let whole = fetched_bytes(file, Extent::Whole);
+        if whole <= self.limit && self.reservation.try_grow(whole).is_ok() {
             return Ok(Extent::Whole);
         }
         self.reservation.try_grow(fetched_bytes(file, Extent::Parts)).map_err(|error| {
