@@ -66,10 +66,6 @@ impl KeyReader {
         self.shape
     }
 
-    pub(crate) fn fields(&self) -> &[Field] {
-        &self.fields
-    }
-
     /// The keys of `columns`, in the order of the fields and in any encoding. Null keys have no defined value.
     pub(crate) fn read(&self, columns: &[ArrayRef]) -> Result<KeyBatch> {
         if self.shape == KeyShape::Encoded {
