@@ -40,7 +40,7 @@ use crate::plan::source::record_definitions;
 use crate::run::{Host, RefreshRequest, refresh};
 use crate::spec::RunSummary;
 use crate::sql::{
-    Extension, IncrementalConfig, IncrementalTableFactory, ParsedStatement, ProgressListener, StatementResult, VerbFunction,
+    ApartRule, Extension, IncrementalConfig, IncrementalTableFactory, ParsedStatement, ProgressListener, StatementResult, VerbFunction,
     VersionPlanner, execute, incremental_table, parse,
 };
 use crate::store::{TableState, TableStore};
@@ -140,6 +140,7 @@ impl IncrementalExt for SessionStateBuilder {
             .with_table_functions(functions)
             .with_relation_planners(planners)
             .with_table_factory("INCREMENTAL".to_string(), Arc::new(IncrementalTableFactory))
+            .with_analyzer_rule(Arc::new(ApartRule))
             .with_analyzer_rule(Arc::new(PinRule))
     }
 }

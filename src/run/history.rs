@@ -1,6 +1,6 @@
 //! What became of the runs: one row each, newest request first.
 
-use crate::error::Result;
+use crate::error::{ErrorCode, Result};
 use crate::spec::{RunId, RunMode, RunState, RunSummary};
 use crate::store::{AttemptRecord, Incarnation};
 use crate::table::TableHandle;
@@ -47,7 +47,12 @@ async fn published(incarnation: &Incarnation, run: &RunId) -> Result<Option<RunS
         return Ok(None);
     }
     match incarnation.slot(seal.base.unwrap_or(0) + 1).await? {
-        Some(slot) if slot.run == *run => Ok(Some(incarnation.manifest(&slot).await?.summary.clone())),
+        Some(slot) if slot.run == *run => match incarnation.manifest(&slot).await {
+            Ok(manifest) => Ok(Some(manifest.summary.clone())),
+            // Vacuum took the version; the attempt's own record says the same.
+            Err(error) if error.code() == ErrorCode::HistoryMissing => Ok(None),
+            Err(error) => Err(error),
+        },
         _ => Ok(None),
     }
 }

@@ -8,6 +8,7 @@
 //! Memory: a few times the text. Nothing here reads a table, a catalog or a store: parsing is pure, and what a
 //! statement means is decided by the text and the session's parser settings alone.
 
+mod apart;
 mod as_of;
 mod ast;
 mod call;
@@ -26,6 +27,7 @@ mod trial;
 pub mod verbs;
 mod version_planner;
 
+pub use apart::ApartRule;
 pub use as_of::{VersionPoint, VersionReference};
 pub use ast::{
     AlterIncremental, Call, CreateIncremental, HandlerText, IncrementalChange, ParsedStatement, Refresh, RefreshTarget, Statement,
