@@ -11,6 +11,9 @@ use super::key_store::{ByteKeys, Hashing, KeyHash, KeyStore, SmallKeys};
 use super::keys::{KeyBatch, KeyReader, KeyShape};
 use crate::error::{Error, ErrorCode, Result};
 
+/// Bytes of the smallest table.
+const FIRST_TABLE: usize = 64;
+
 /// Keys with a hash table over their positions.
 #[derive(Debug)]
 pub(crate) struct KeyTable<K> {
@@ -45,6 +48,14 @@ impl<K: KeyStore> KeyTable<K> {
         let Self { keys: stored, table, hashing } = self;
         stored.reserve(keys);
         table.reserve(keys, |position| K::hash(stored.get(*position as usize), *hashing));
+    }
+
+    /// The most bytes that inserting `key` allocates; 0 while there is room.
+    #[inline]
+    pub(crate) fn growth(&self, key: K::Key<'_>) -> usize {
+        // A table grows to twice its size.
+        let table = if self.table.len() < self.table.capacity() { 0 } else { self.table.allocation_size().max(FIRST_TABLE) * 2 };
+        table + self.keys.growth(key)
     }
 
     pub(crate) fn find(&self, key: K::Key<'_>, hash: u64) -> Option<u32> {

@@ -42,6 +42,14 @@ pub(crate) trait KeyStore: Default + Send + Sync + 'static {
     fn len(&self) -> usize;
     /// Bytes allocated.
     fn allocated(&self) -> usize;
+    /// The most bytes that pushing `key` allocates.
+    fn growth(&self, key: Self::Key<'_>) -> usize;
+}
+
+/// The most bytes by which a vector of values of `width` bytes grows for `more` values.
+#[inline]
+fn vec_growth(length: usize, capacity: usize, more: usize, width: usize) -> usize {
+    if length + more <= capacity { 0 } else { capacity.max(length + more - capacity).max(8) * width }
 }
 
 /// Keys of at most eight bytes.
@@ -97,6 +105,11 @@ impl KeyStore for SmallKeys {
 
     fn allocated(&self) -> usize {
         self.0.capacity() * size_of::<u64>()
+    }
+
+    #[inline]
+    fn growth(&self, _key: u64) -> usize {
+        vec_growth(self.0.len(), self.0.capacity(), 1, size_of::<u64>())
     }
 }
 
@@ -159,5 +172,11 @@ impl KeyStore for ByteKeys {
 
     fn allocated(&self) -> usize {
         self.arena.capacity() + self.ends.capacity() * size_of::<usize>()
+    }
+
+    #[inline]
+    fn growth(&self, key: &[u8]) -> usize {
+        let ends = vec_growth(self.ends.len(), self.ends.capacity(), 1, size_of::<usize>());
+        ends + vec_growth(self.arena.len(), self.arena.capacity(), key.len(), 1)
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! Memory: nothing, 8 bytes per key, or the encoded keys of the batch.
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::buffer::ScalarBuffer;
 use arrow_schema::{DataType, Field};
 
@@ -66,10 +66,6 @@ impl KeyReader {
         self.shape
     }
 
-    pub(crate) fn fields(&self) -> &[Field] {
-        &self.fields
-    }
-
     /// The keys of `columns`, in the order of the fields and in any encoding. Null keys have no defined value.
     pub(crate) fn read(&self, columns: &[ArrayRef]) -> Result<KeyBatch> {
         if self.shape == KeyShape::Encoded {
@@ -82,6 +78,15 @@ impl KeyReader {
             (_, Some(words)) => KeyBatch::Words(words.clone()),
             (_, None) => KeyBatch::Small((0..rows).map(|row| column.small(row).unwrap_or_default()).collect()),
         })
+    }
+
+    /// [`Self::read`] of the key columns of `batch`, found by name.
+    pub(crate) fn read_batch(&self, batch: &RecordBatch) -> Result<KeyBatch> {
+        let column = |field: &Field| {
+            let missing = || Error::internal(format!("a batch has no key column {:?}", field.name()));
+            batch.column_by_name(field.name()).cloned().ok_or_else(missing)
+        };
+        self.read(&self.fields.iter().map(column).collect::<Result<Vec<ArrayRef>>>()?)
     }
 
     /// Every row with a null key part, with the first column at fault.

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt32Array, UInt64Array};
 use arrow::compute::filter_record_batch;
-use arrow_schema::SchemaRef;
+use arrow_schema::{Schema, SchemaRef};
 use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use roaring::RoaringTreemap;
@@ -14,28 +16,49 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::normalize_array;
 use crate::exec::keyed_diff::VERSION;
 use crate::spec::same_type;
+use crate::store::files::{open_rows, verify_object};
 use crate::store::{DataFile, Incarnation, deletion_vector};
 
 /// Rows decoded at once: long stretches keep the diff's predictions going.
 const BATCH_ROWS: usize = 1 << 16;
 
-/// The bytes of an index file and of its deletion vector, both verified.
-pub(crate) struct IndexBytes {
+/// Rows of a row group, unless the table's options say otherwise: what a file read in parts holds of it.
+const PART_ROWS: u64 = 1 << 18;
+
+/// An index file and its deletion vector, both verified.
+pub(crate) struct Fetched {
     ordinal: u32,
     file: DataFile,
-    index: Bytes,
+    /// The file; `None`: it is read in parts.
+    index: Option<Bytes>,
     dead: Option<RoaringTreemap>,
 }
 
-/// Bytes that [`fetch`] holds in memory.
-pub(crate) fn fetched_bytes(file: &DataFile) -> usize {
+/// How much of an index file is in memory at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All of it: it is read once.
+    Whole,
+    /// One row group: it is read twice, first to verify it.
+    Parts,
+}
+
+/// Bytes that [`fetch`] and the reader hold in memory.
+pub(crate) fn fetched_bytes(file: &DataFile, extent: Extent) -> usize {
     let vector = file.deletions.as_ref().map_or(0, |vector| vector.object.bytes);
-    usize::try_from(file.index.bytes.saturating_add(vector)).unwrap_or(usize::MAX)
+    let index = match extent {
+        Extent::Whole => file.index.bytes,
+        Extent::Parts => file.index.bytes.min((file.index.bytes / file.rows.max(1) + 1).saturating_mul(PART_ROWS)),
+    };
+    usize::try_from(index.saturating_add(vector)).unwrap_or(usize::MAX)
 }
 
 /// Reads file `ordinal` of the base. `CORRUPT` or `HISTORY_MISSING` when its objects are not what the manifest says.
-pub(crate) async fn fetch(incarnation: &Incarnation, ordinal: u32, file: &DataFile) -> Result<IndexBytes> {
-    let index = incarnation.read_object(&file.index).await?;
+pub(crate) async fn fetch(incarnation: &Incarnation, ordinal: u32, file: &DataFile, extent: Extent) -> Result<Fetched> {
+    let index = match extent {
+        Extent::Whole => Some(incarnation.read_object(&file.index).await?),
+        Extent::Parts => verify_object(incarnation, &file.index).await.map(|()| None)?,
+    };
     let dead = match &file.deletions {
         Some(vector) => {
             let dead = deletion_vector::decode(&incarnation.read_object(&vector.object).await?)?;
@@ -46,7 +69,7 @@ pub(crate) async fn fetch(incarnation: &Incarnation, ordinal: u32, file: &DataFi
         }
         None => None,
     };
-    Ok(IndexBytes { ordinal, file: file.clone(), index, dead })
+    Ok(Fetched { ordinal, file: file.clone(), index, dead })
 }
 
 fn corrupt(path: &str, what: impl std::fmt::Display) -> Error {
@@ -58,32 +81,48 @@ fn corrupt(path: &str, what: impl std::fmt::Display) -> Error {
 
 /// Decodes an index file.
 pub(crate) struct IndexReader {
-    source: IndexBytes,
-    reader: ParquetRecordBatchReader,
+    source: Fetched,
+    batches: Batches,
     schema: SchemaRef,
     /// Physical rows handed out or dropped so far.
     rows: u64,
 }
 
+enum Batches {
+    Whole(ParquetRecordBatchReader),
+    Parts(BoxStream<'static, Result<RecordBatch>>),
+}
+
 impl IndexReader {
-    pub(crate) fn try_new(source: IndexBytes, schema: SchemaRef) -> Result<Self> {
-        let failed = |error| corrupt(&source.file.index.path, "it is no readable Parquet file").with_source(error);
-        let builder = ParquetRecordBatchReaderBuilder::try_new(source.index.clone()).map_err(failed)?;
-        let columns = builder.schema().fields().iter().enumerate();
-        let wanted: Vec<usize> = columns.filter(|(_, field)| field.name() != VERSION).map(|(at, _)| at).collect();
-        let mask = ProjectionMask::roots(builder.parquet_schema(), wanted);
-        let reader = builder.with_projection(mask).with_batch_size(BATCH_ROWS).build().map_err(failed)?;
-        Ok(Self { source, reader, schema, rows: 0 })
+    pub(crate) async fn try_new(incarnation: &Incarnation, source: Fetched, schema: SchemaRef) -> Result<Self> {
+        let batches = match &source.index {
+            Some(index) => Batches::Whole(open_whole(&source.file, index)?),
+            None => {
+                let stored: Vec<_> = schema.fields().iter().take(stored_fields(&schema)).cloned().collect();
+                let (stored, file) = (Arc::new(Schema::new(stored)), &source.file);
+                Batches::Parts(open_rows(incarnation, &file.index, &stored, BATCH_ROWS, Some(file.rows)).await?)
+            }
+        };
+        Ok(Self { source, batches, schema, rows: 0 })
+    }
+
+    async fn next_stored(&mut self) -> Result<Option<RecordBatch>> {
+        match &mut self.batches {
+            Batches::Parts(batches) => batches.next().await.transpose(),
+            Batches::Whole(reader) => {
+                let failed = |error| corrupt(&self.source.file.index.path, "it cannot be decoded").with_source(error);
+                reader.next().transpose().map_err(failed)
+            }
+        }
     }
 
     /// The next batch of live rows; `None` at the end, when exactly the manifest's rows were there.
-    pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>> {
-        let path = || self.source.file.index.path.as_str();
-        for batch in self.reader.by_ref() {
-            let batch = batch.map_err(|error| corrupt(path(), "it cannot be decoded").with_source(error))?;
+    pub(crate) async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        while let Some(batch) = self.next_stored().await? {
             let first = self.rows;
             self.rows += batch.num_rows() as u64;
             let complete = complete(&self.source, &self.schema, &batch, first)?;
+            let path = || self.source.file.index.path.as_str();
             let live = match self.source.dead.as_ref().and_then(|dead| live(dead, first, self.rows)) {
                 Some(live) => {
                     filter_record_batch(&complete, &live).map_err(|error| corrupt(path(), "it cannot be filtered").with_source(error))?
@@ -94,11 +133,26 @@ impl IndexReader {
                 return Ok(Some(live));
             }
         }
-        if self.rows != self.source.file.rows {
-            return Err(corrupt(path(), format_args!("it has {} rows and must have {}", self.rows, self.source.file.rows)));
+        let (path, expected) = (&self.source.file.index.path, self.source.file.rows);
+        if self.rows != expected {
+            return Err(corrupt(path, format_args!("it has {} rows and must have {expected}", self.rows)));
         }
         Ok(None)
     }
+}
+
+fn open_whole(file: &DataFile, index: &Bytes) -> Result<ParquetRecordBatchReader> {
+    let failed = |error| corrupt(&file.index.path, "it is no readable Parquet file").with_source(error);
+    let builder = ParquetRecordBatchReaderBuilder::try_new(index.clone()).map_err(failed)?;
+    let columns = builder.schema().fields().iter().enumerate();
+    let wanted: Vec<usize> = columns.filter(|(_, field)| field.name() != VERSION).map(|(at, _)| at).collect();
+    let mask = ProjectionMask::roots(builder.parquet_schema(), wanted);
+    builder.with_projection(mask).with_batch_size(BATCH_ROWS).build().map_err(failed)
+}
+
+/// How many of the scan's fields are in the file: all but file and row.
+fn stored_fields(schema: &SchemaRef) -> usize {
+    schema.fields().len().saturating_sub(2)
 }
 
 /// Which of the rows `first..end` are live; `None` when all are.
@@ -116,11 +170,10 @@ fn live(dead: &RoaringTreemap, first: u64, end: u64) -> Option<BooleanArray> {
 }
 
 /// The batch with file and row, in the scan's schema.
-fn complete(source: &IndexBytes, schema: &SchemaRef, batch: &RecordBatch, first: u64) -> Result<RecordBatch> {
+fn complete(source: &Fetched, schema: &SchemaRef, batch: &RecordBatch, first: u64) -> Result<RecordBatch> {
     let rows = batch.num_rows();
     let file: ArrayRef = Arc::new(UInt32Array::from_value(source.ordinal, rows));
     let row: ArrayRef = Arc::new(UInt64Array::from_iter_values(first..first + rows as u64));
-    let stored = schema.fields().len().saturating_sub(2);
     let column = |field: &Arc<arrow_schema::Field>| {
         let found = batch.column_by_name(field.name()).filter(|array| same_type(array.data_type(), field.data_type()));
         let array = found.ok_or_else(|| {
@@ -128,7 +181,7 @@ fn complete(source: &IndexBytes, schema: &SchemaRef, batch: &RecordBatch, first:
         })?;
         normalize_array(array, field.data_type())
     };
-    let mut columns = schema.fields().iter().take(stored).map(column).collect::<Result<Vec<_>>>()?;
+    let mut columns = schema.fields().iter().take(stored_fields(schema)).map(column).collect::<Result<Vec<_>>>()?;
     columns.extend([file, row]);
     RecordBatch::try_new(Arc::clone(schema), columns)
         .map_err(|error| corrupt(&source.file.index.path, "its columns do not fit").with_source(error))

@@ -5,7 +5,8 @@
 //!  per file   index.parquet + .dv ─ hash verified ─► decode ─ drop dead rows ─► + file, row
 //! ```
 //!
-//! Memory, reserved in the pool: per partition one index file's bytes as stored, and one batch of 65,536 rows. It never
+//! Memory, reserved in the pool: per partition one index file's bytes as stored, or about one row group's where that
+//! is more than half of the pool (it is read twice then); and one batch of 65,536 rows. It never
 //! reads a data file, never hands on a byte before the whole object's hash is right, and never writes.
 
 mod file;
@@ -21,7 +22,7 @@ use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Statistics, internal_err};
 use datafusion::error::Result as DataFusionResult;
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::coop::cooperative;
@@ -34,7 +35,7 @@ use futures::stream;
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::keyed_diff::index_scan_schema;
 use crate::store::{DataFile, Incarnation};
-use file::{IndexReader, fetch, fetched_bytes};
+use file::{Extent, IndexReader, fetch, fetched_bytes};
 
 /// Partitions that an index scan has at most, unless it is told otherwise.
 const PARTITIONS: usize = 4;
@@ -124,6 +125,10 @@ impl ExecutionPlan for IndexScanExec {
             step: self.partitions(),
             reader: None,
             reservation: consumer.register(context.memory_pool()),
+            limit: match context.memory_pool().memory_limit() {
+                MemoryLimit::Finite(bytes) => bytes / 2,
+                _ => usize::MAX,
+            },
             metrics: BaselineMetrics::new(&self.metrics, partition),
         };
         let batches = Box::pin(stream::try_unfold(scan, |mut scan| async move {
@@ -147,6 +152,8 @@ struct Scan {
     step: usize,
     reader: Option<IndexReader>,
     reservation: MemoryReservation,
+    /// The most bytes for a file as a whole: half of the pool, so that what it is read for has room.
+    limit: usize,
     metrics: BaselineMetrics,
 }
 
@@ -155,7 +162,7 @@ impl Scan {
         loop {
             if let Some(reader) = &mut self.reader {
                 let _timer = self.metrics.elapsed_compute().timer();
-                if let Some(batch) = reader.next()? {
+                if let Some(batch) = reader.next().await? {
                     self.metrics.output_rows().add(batch.num_rows());
                     return Ok(Some(batch));
                 }
@@ -163,14 +170,24 @@ impl Scan {
                 self.reservation.free();
             }
             let Some(file) = self.files.get(self.next) else { return Ok(None) };
-            self.reservation.try_grow(fetched_bytes(file)).map_err(|error| {
-                let context = format!("table {:?}: an index file does not fit the memory pool", self.incarnation.name());
-                Error::from_datafusion(error, ErrorCode::ResourcesExhausted, context)
-            })?;
+            let extent = self.reserve(file)?;
             let ordinal = u32::try_from(self.next).map_err(|_| Error::internal("more than 2^32 files"))?;
-            let fetched = fetch(&self.incarnation, ordinal, file).await?;
-            self.reader = Some(IndexReader::try_new(fetched, Arc::clone(&self.schema))?);
+            let fetched = fetch(&self.incarnation, ordinal, file, extent).await?;
+            self.reader = Some(IndexReader::try_new(&self.incarnation, fetched, Arc::clone(&self.schema)).await?);
             self.next += self.step;
         }
+    }
+
+    /// Reserves memory for the whole file, or for parts of it.
+    fn reserve(&self, file: &DataFile) -> Result<Extent> {
+        let whole = fetched_bytes(file, Extent::Whole);
+        if whole <= self.limit && self.reservation.try_grow(whole).is_ok() {
+            return Ok(Extent::Whole);
+        }
+        self.reservation.try_grow(fetched_bytes(file, Extent::Parts)).map_err(|error| {
+            let context = format!("table {:?}: an index file does not fit the memory pool", self.incarnation.name());
+            Error::from_datafusion(error, ErrorCode::ResourcesExhausted, context)
+        })?;
+        Ok(Extent::Parts)
     }
 }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use arrow::array::{AsArray, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{UInt32Type, UInt64Type};
 use arrow_schema::{DataType, Schema};
+use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::object_store::ObjectStoreUrl;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::physical_plan::{StatisticsContext, collect};
-use datafusion::prelude::SessionContext;
+use datafusion::prelude::{SessionConfig, SessionContext};
 use object_store::ObjectStoreExt;
 use object_store::memory::InMemory;
 use parquet::arrow::ArrowWriter;
@@ -56,9 +58,19 @@ async fn data_file(incarnation: &Incarnation, name: &str, names: &[&str], dead: 
     DataFile { data: index.clone(), index, rows: rows as u64, deletions, added_in, bounds: BTreeMap::new() }
 }
 
+/// The rows, the same whether a file is read as a whole or, in a small pool, in parts.
 async fn scan(incarnation: &Incarnation, files: Vec<DataFile>) -> Result<Vec<(String, u32, u64)>> {
+    let small = files.iter().map(|file| fetched_bytes(file, Extent::Whole)).min().unwrap_or(2) * 2 - 2;
+    let pool = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(GreedyMemoryPool::new(small * files.len().max(1)))).build_arc().unwrap();
+    let parts = scan_in(incarnation, files.clone(), SessionContext::new_with_config_rt(SessionConfig::new(), pool)).await;
+    let whole = scan_in(incarnation, files, SessionContext::new()).await;
+    assert_eq!(parts.as_ref().map_err(Error::code), whole.as_ref().map_err(Error::code));
+    whole
+}
+
+async fn scan_in(incarnation: &Incarnation, files: Vec<DataFile>, context: SessionContext) -> Result<Vec<(String, u32, u64)>> {
     let plan = Arc::new(IndexScanExec::new(incarnation.clone(), Arc::new(files), &key()));
-    let batches = collect(plan, SessionContext::new().task_ctx()).await;
+    let batches = collect(plan, context.task_ctx()).await;
     let batches = batches.map_err(|error| Error::from_datafusion(error, ErrorCode::Internal, "test"))?;
     let mut rows = Vec::new();
     for batch in &batches {

@@ -53,6 +53,19 @@ pub(crate) struct Baseline<K> {
     table: OnceLock<HashTable<u32>>,
 }
 
+/// Bytes that a baseline of `rows` rows takes at least; in file order it has few runs, else one per row.
+pub(crate) fn estimated_bytes(rows: usize, is_in_file_order: bool) -> usize {
+    let run = if is_in_file_order { 0 } else { size_of::<Run>() };
+    let row = size_of::<u64>() + size_of::<u128>() + run;
+    rows.saturating_mul(row).saturating_add(rows / 4).saturating_add(table_bytes(rows))
+}
+
+/// Bytes of a hash table of positions.
+pub(crate) fn table_bytes(rows: usize) -> usize {
+    let buckets = rows.saturating_add(rows / 7 + 1).checked_next_power_of_two().unwrap_or(usize::MAX);
+    if rows == 0 { 0 } else { buckets.saturating_mul(size_of::<u32>() + 1) }
+}
+
 /// Look-ups by order are given up when more than one in so many rows needed one (and layer).
 const ORDERED_SHARE: usize = 32;
 
@@ -70,7 +83,11 @@ impl<K: KeyStore> Baseline<K> {
         }
     }
 
-    pub(crate) fn reserve(&mut self, rows: usize) {
+    /// Makes room for `rows` rows: in file order they are few runs, else each is its own.
+    pub(crate) fn reserve(&mut self, rows: usize, is_in_file_order: bool) {
+        if !is_in_file_order {
+            self.runs.reserve(rows);
+        }
         self.keys.reserve(rows);
         self.fingerprints.reserve(rows);
     }
@@ -99,9 +116,8 @@ impl<K: KeyStore> Baseline<K> {
 
     /// Bytes allocated, and those that the hash table will take when it is built.
     pub(crate) fn allocated(&self) -> usize {
-        let buckets = (self.len() + self.len() / 7 + 1).next_power_of_two();
-        let table = if self.len() == 0 { 0 } else { buckets * (size_of::<u32>() + 1) };
-        self.keys.allocated() + self.fingerprints.capacity() * size_of::<u128>() + self.runs.capacity() * size_of::<Run>() + table
+        let rows = self.keys.allocated() + self.fingerprints.capacity() * size_of::<u128>() + self.runs.capacity() * size_of::<Run>();
+        rows + self.stretches.allocated() + table_bytes(self.len())
     }
 
     #[inline]

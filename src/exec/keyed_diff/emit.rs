@@ -51,6 +51,52 @@ pub(crate) struct TooLarge {
     pub(crate) columns: Vec<ArrayRef>,
 }
 
+/// The rows of `source` that `keep` has, in the change set's schema, cut so that every array can hold its part.
+pub(crate) fn change_rows(
+    schema: &SchemaRef,
+    source: &SourceRows,
+    keep: &BooleanArray,
+    fingerprints: &[u128],
+) -> Result<Result<Vec<RecordBatch>, TooLarge>> {
+    let kept = keep.true_count();
+    let filtered = |array: &ArrayRef| match kept == keep.len() {
+        true => Ok(Arc::clone(array)),
+        false => filter(array.as_ref(), keep).map_err(failed),
+    };
+    let columns = source.columns.iter().map(filtered).collect::<Result<Vec<_>>>()?;
+    let hidden = hidden(source, keep, fingerprints)?;
+    let mut batches = Vec::new();
+    for piece in pieces(&columns, kept, ARRAY_BYTES)? {
+        match piece {
+            Piece::Rows(range) if range.is_empty() => {}
+            Piece::Rows(range) => {
+                let cut = |array: &ArrayRef| array.slice(range.start, range.len());
+                let normalise = |(array, field): (&ArrayRef, &Arc<arrow_schema::Field>)| normalize_array(&cut(array), field.data_type());
+                let mut arrays = columns.iter().zip(schema.fields()).map(normalise).collect::<Result<Vec<_>>>()?;
+                arrays.extend(hidden.iter().map(cut));
+                batches.push(RecordBatch::try_new(Arc::clone(schema), arrays).map_err(failed)?);
+            }
+            Piece::TooLarge(row, column) => return Ok(Err(TooLarge { row, column, columns })),
+        }
+    }
+    Ok(Ok(batches))
+}
+
+fn hidden(source: &SourceRows, keep: &BooleanArray, fingerprints: &[u128]) -> Result<[ArrayRef; 3]> {
+    let halves = || fingerprints.iter().zip(keep.values().iter()).filter(|(_, keep)| *keep).map(|(f, _)| split_fingerprint(*f));
+    let high: Int64Array = halves().map(|(high, _)| high).collect();
+    let low: Int64Array = halves().map(|(_, low)| low).collect();
+    let ordinals: ArrayRef = match &source.ordinals {
+        Some(ordinals) => {
+            let kept = filter(ordinals.as_ref(), keep).map_err(failed)?;
+            let kept = kept.as_primitive_opt::<Int32Type>().ok_or_else(|| Error::internal("source ordinals must be Int32"))?;
+            Arc::new(kept.iter().map(|ordinal| ordinal.unwrap_or(-1)).collect::<Int32Array>())
+        }
+        None => Arc::new(Int32Array::from_value(-1, high.len())),
+    };
+    Ok([Arc::new(high), Arc::new(low), ordinals])
+}
+
 /// Collects changed rows into batches.
 pub(crate) struct Emitter {
     schema: SchemaRef,
@@ -65,7 +111,7 @@ impl Emitter {
         Self { schema, batch_rows: batch_rows.max(1), pending: Vec::new(), rows: 0, bytes: 0 }
     }
 
-    /// Adds the created and updated rows of a batch; complete batches go to `out`.
+    /// Adds the changed rows of a batch; complete batches go to `out`.
     pub(crate) fn push(
         &mut self,
         source: &SourceRows,
@@ -73,29 +119,14 @@ impl Emitter {
         fingerprints: &[u128],
         out: &mut Vec<RecordBatch>,
     ) -> Result<Result<(), TooLarge>> {
-        let is_changed: BooleanArray = verdicts.iter().map(|v| Some(matches!(v, Verdict::Created | Verdict::Updated))).collect();
-        let changed = is_changed.true_count();
-        if changed == 0 {
+        let is_changed: BooleanArray = verdicts.iter().map(|v| Some(v.is_changed())).collect();
+        if is_changed.true_count() == 0 {
             return Ok(Ok(()));
         }
-        let keep = |array: &ArrayRef| match changed == is_changed.len() {
-            true => Ok(Arc::clone(array)),
-            false => filter(array.as_ref(), &is_changed).map_err(failed),
-        };
-        let columns = source.columns.iter().map(keep).collect::<Result<Vec<_>>>()?;
-        let hidden = self.hidden(source, &is_changed, fingerprints)?;
-        for piece in pieces(&columns, changed, ARRAY_BYTES)? {
-            match piece {
-                Piece::Rows(range) if range.is_empty() => {}
-                Piece::Rows(range) => {
-                    let cut = |array: &ArrayRef| array.slice(range.start, range.len());
-                    let batch = self.build(columns.iter().map(cut).collect(), hidden.iter().map(cut).collect())?;
-                    self.add(batch, out)?;
-                }
-                Piece::TooLarge(row, column) => return Ok(Err(TooLarge { row, column, columns })),
-            }
+        match change_rows(&self.schema, source, &is_changed, fingerprints)? {
+            Ok(batches) => batches.into_iter().try_for_each(|batch| self.add(batch, out)).map(Ok),
+            Err(large) => Ok(Err(large)),
         }
-        Ok(Ok(()))
     }
 
     /// Hands out what is left.
@@ -109,28 +140,6 @@ impl Emitter {
             (self.rows, self.bytes) = (0, 0);
         }
         Ok(())
-    }
-
-    fn hidden(&self, source: &SourceRows, is_changed: &BooleanArray, fingerprints: &[u128]) -> Result<[ArrayRef; 3]> {
-        let halves = || fingerprints.iter().zip(is_changed.values().iter()).filter(|(_, keep)| *keep).map(|(f, _)| split_fingerprint(*f));
-        let high: Int64Array = halves().map(|(high, _)| high).collect();
-        let low: Int64Array = halves().map(|(_, low)| low).collect();
-        let ordinals: ArrayRef = match &source.ordinals {
-            Some(ordinals) => {
-                let kept = filter(ordinals.as_ref(), is_changed).map_err(failed)?;
-                let kept = kept.as_primitive_opt::<Int32Type>().ok_or_else(|| Error::internal("source ordinals must be Int32"))?;
-                Arc::new(kept.iter().map(|ordinal| ordinal.unwrap_or(-1)).collect::<Int32Array>())
-            }
-            None => Arc::new(Int32Array::from_value(-1, high.len())),
-        };
-        Ok([Arc::new(high), Arc::new(low), ordinals])
-    }
-
-    fn build(&self, columns: Vec<ArrayRef>, hidden: Vec<ArrayRef>) -> Result<RecordBatch> {
-        let normalise = |(array, field): (&ArrayRef, &Arc<arrow_schema::Field>)| normalize_array(array, field.data_type());
-        let mut arrays = columns.iter().zip(self.schema.fields()).map(normalise).collect::<Result<Vec<_>>>()?;
-        arrays.extend(hidden);
-        RecordBatch::try_new(Arc::clone(&self.schema), arrays).map_err(failed)
     }
 
     fn add(&mut self, batch: RecordBatch, out: &mut Vec<RecordBatch>) -> Result<()> {

@@ -1,76 +1,64 @@
-//! Loads the baseline index, once for all partitions of the source.
+//! Loads a baseline: the whole index once for all partitions of the source, or one bucket of it.
 //!
-//! Memory: reserved in the pool as it grows; a refusal is `RESOURCES_EXHAUSTED` and the run changes nothing.
+//! ```text
+//! rows × bytes per row ≤ the diff's limit? ── yes ─► load ── loaded ─► Mode::Memory
+//!                      │ no                           └ refused ┐
+//!                      └────────────────────────────────────────┴─► index ─► buckets on disk ─► Mode::Buckets
+//! ```
+//!
+//! The index is read again when loading it was refused; the source is not touched here.
+//! Memory: granted as it grows; without a disk a refusal is `RESOURCES_EXHAUSTED` and the run changes nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use arrow::array::{ArrayRef, AsArray, RecordBatch};
+use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{Int64Type, UInt32Type, UInt64Type};
 use datafusion::common::stats::Precision;
 use datafusion::error::DataFusionError;
-use datafusion::execution::TaskContext;
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::physical_plan::{ExecutionPlan, StatisticsArgs, StatisticsContext};
 use futures::StreamExt;
 
 use super::DiffSpec;
-use super::baseline::{Baseline, IndexRows};
-use super::columns::{FILE, FP_HI, FP_LO, ROW};
-use super::diff::{Diff, Differ};
+use super::baseline::{Baseline, IndexRows, estimated_bytes};
+use super::columns::{FILE, FP_HI, FP_LO, ROW, change_schema_of, index_scan_schema};
+use super::diff::{Diff, Differ, Room};
+use super::memory::{Grant, Memory};
+use super::spill::{Buckets, Cut, Spilled, Spiller};
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::{ByteKeys, Hashing, KeyReader, KeyShape, KeyStore, SmallKeys};
 
-/// A loaded diff with the memory it holds.
-pub(crate) struct Loaded {
-    pub(crate) differ: Box<dyn Differ>,
-    memory: Memory,
+/// What every step of one diff works with.
+pub(crate) struct Shared {
+    pub(crate) spec: Arc<DiffSpec>,
+    pub(crate) reader: Arc<KeyReader>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) spiller: Arc<Spiller>,
+    hashing: Hashing,
+    can_spill: bool,
 }
 
-/// What one diff has reserved in the pool.
-pub(crate) struct Memory {
-    table: String,
-    reservation: MemoryReservation,
-    peak: AtomicUsize,
-}
-
-impl Memory {
-    fn new(table: &str, context: &TaskContext) -> Self {
-        let reservation = MemoryConsumer::new(format!("KeyedDiffExec[{table}]")).register(context.memory_pool());
-        Self { table: table.to_string(), reservation, peak: AtomicUsize::new(0) }
+impl Shared {
+    pub(crate) fn new(spec: Arc<DiffSpec>, reader: Arc<KeyReader>, context: &TaskContext, set: &ExecutionPlanMetricsSet) -> Arc<Self> {
+        let can_spill = Spiller::can_spill(context);
+        let hashing = Hashing { kind: spec.hash, seed: spec.fingerprinter.seed() };
+        let (memory, spiller) = (Memory::new(&spec.table, context, can_spill), Spiller::new(&spec.table, hashing.seed, context, set));
+        Arc::new(Self { spec, reader, memory, spiller, hashing, can_spill })
     }
 
-    fn grow(&self, bytes: usize) -> Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        self.reservation.try_grow(bytes).map_err(|error| self.refused(error))?;
-        self.peak.fetch_max(self.reservation.size(), Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn resize(&self, bytes: usize) -> Result<()> {
-        self.reservation.try_resize(bytes).map_err(|error| self.refused(error))?;
-        self.peak.fetch_max(self.reservation.size(), Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn refused(&self, error: DataFusionError) -> Error {
-        let context = format!("table {:?}: the keys and fingerprints of the diff do not fit the memory pool", self.table);
-        Error::from_datafusion(error, ErrorCode::ResourcesExhausted, context)
+    pub(crate) fn buckets(&self, cut: Cut) -> Buckets {
+        Buckets::new(&self.spiller, &self.reader, &self.memory, cut)
     }
 }
 
-impl Loaded {
-    /// Reserves what the set of new keys grew by.
-    pub(crate) fn grow(&self, bytes: usize) -> Result<()> {
-        self.memory.grow(bytes)
-    }
-
-    pub(crate) fn peak(&self) -> u64 {
-        self.memory.peak.load(Ordering::Relaxed) as u64
-    }
+/// How the diff is carried out.
+pub(crate) enum Mode {
+    /// The whole baseline is in memory.
+    Memory(Arc<dyn Differ>),
+    /// The baseline is on disk, by bucket; the source's rows go there too.
+    Buckets { index: Vec<Option<Spilled>>, source: Buckets },
 }
 
 /// The inputs of a diff.
@@ -89,56 +77,103 @@ pub(crate) fn exact_rows(plan: &dyn ExecutionPlan) -> usize {
     }
 }
 
-/// Reads the whole index into memory.
-pub(crate) async fn load(spec: Arc<DiffSpec>, reader: Arc<KeyReader>, inputs: Inputs, context: Arc<TaskContext>) -> Result<Loaded> {
-    let memory = Memory::new(&spec.table, &context);
-    let hashing = Hashing { kind: spec.hash, seed: spec.fingerprinter.seed() };
-    let differ = match reader.shape() {
-        KeyShape::Small => load_keys::<SmallKeys>(&reader, inputs, context, (&memory, hashing)).await?,
-        KeyShape::Text | KeyShape::Encoded => load_keys::<ByteKeys>(&reader, inputs, context, (&memory, hashing)).await?,
+/// Reads the whole index: into memory when it fits, else into buckets on disk.
+pub(crate) async fn load(shared: Arc<Shared>, inputs: Inputs, context: Arc<TaskContext>) -> Result<Mode> {
+    let Some(index) = inputs.index else {
+        return Ok(Mode::Memory(empty(&shared, inputs.source_rows)?));
     };
-    Ok(Loaded { differ, memory })
-}
-
-async fn load_keys<K: KeyStore>(
-    reader: &KeyReader,
-    inputs: Inputs,
-    context: Arc<TaskContext>,
-    (memory, hashing): (&Memory, Hashing),
-) -> Result<Box<dyn Differ>> {
-    let mut baseline = Baseline::<K>::new(hashing);
-    if let Some(index) = inputs.index {
-        let wrap = |error| Error::from_datafusion(error, ErrorCode::Corrupt, format!("table {:?}: its index cannot be read", memory.table));
-        reserve(&mut baseline, index.as_ref(), memory)?;
+    let wrap = |error| unreadable(&shared, error);
+    let rows = exact_rows(index.as_ref());
+    let mut bytes = estimated_bytes(rows, true);
+    if bytes <= shared.memory.limit() || !shared.can_spill {
         let single: Arc<dyn ExecutionPlan> = match index.properties().partitioning.partition_count() {
-            1 => index,
-            _ => Arc::new(CoalescePartitionsExec::new(index)),
+            1 => Arc::clone(&index),
+            _ => Arc::new(CoalescePartitionsExec::new(Arc::clone(&index))),
         };
-        let mut batches = single.execute(0, context).map_err(wrap)?;
-        while let Some(batch) = batches.next().await {
-            push(&mut baseline, reader, &batch.map_err(wrap)?)?;
-            memory.resize(baseline.allocated())?;
+        let batches = single.execute(0, Arc::clone(&context)).map_err(wrap)?;
+        match load_rows(&shared, batches, Load { rows, source_rows: inputs.source_rows, is_in_file_order: true }).await {
+            Err(error) if error.code() == ErrorCode::ResourcesExhausted && shared.can_spill => {
+                // Keys of unknown length: at least as much again.
+                bytes = bytes.max(shared.memory.limit()).saturating_mul(2);
+            }
+            loaded => return Ok(Mode::Memory(loaded?)),
         }
     }
-    // Room for new keys is asked for before it is taken.
-    let new = inputs.source_rows.saturating_sub(baseline.len());
-    memory.resize(baseline.allocated() + new.saturating_mul(size_of::<u64>() + size_of::<u32>()))?;
-    let diff = Diff::new(baseline, hashing, inputs.source_rows);
-    memory.resize(diff.allocated())?;
-    Ok(Box::new(diff))
+    spill_index(&shared, &index, &context, buckets_for(&shared, rows, inputs.source_rows, bytes)).await
 }
 
-/// Makes room for as many rows as the index says it has, so that loading does not grow step by step.
-fn reserve<K: KeyStore>(baseline: &mut Baseline<K>, index: &dyn ExecutionPlan, memory: &Memory) -> Result<()> {
-    let rows = exact_rows(index);
-    memory.resize(rows.saturating_mul(size_of::<u128>() + size_of::<u64>()))?;
-    baseline.reserve(rows);
-    Ok(())
+/// As many buckets as keep each of them at a quarter of the diff's limit, if keys are as long as they are taken to be.
+fn buckets_for(shared: &Shared, rows: usize, source_rows: usize, bytes: usize) -> usize {
+    let new = estimated_bytes(source_rows.saturating_sub(rows), true) / 2;
+    let total = bytes.max(estimated_bytes(rows, false)).saturating_add(new);
+    total.div_ceil((shared.memory.limit() / 4).max(1))
+}
+
+/// One index partition after another, so that at most one index file is in memory.
+async fn spill_index(shared: &Arc<Shared>, index: &Arc<dyn ExecutionPlan>, context: &Arc<TaskContext>, buckets: usize) -> Result<Mode> {
+    let spilled = shared.buckets(Cut::new(index_scan_schema(&shared.spec.key), buckets, 0));
+    for partition in 0..index.properties().partitioning.partition_count() {
+        let mut batches = index.execute(partition, Arc::clone(context)).map_err(|error| unreadable(shared, error))?;
+        while let Some(batch) = batches.next().await {
+            spilled.push(batch.map_err(|error| unreadable(shared, error))?)?;
+        }
+    }
+    let source = shared.buckets(Cut { schema: change_schema_of(&shared.spec.key, &shared.spec.tracked), ..spilled.cut.clone() });
+    Ok(Mode::Buckets { index: spilled.finish()?, source })
+}
+
+fn unreadable(shared: &Shared, error: DataFusionError) -> Error {
+    Error::from_datafusion(error, ErrorCode::Corrupt, format!("table {:?}: its index cannot be read", shared.spec.table))
+}
+
+/// A diff against nothing, of a source of at least `source_rows` rows.
+pub(crate) fn empty(shared: &Arc<Shared>, source_rows: usize) -> Result<Arc<dyn Differ>> {
+    fn of<K: KeyStore>(shared: &Shared, rows: usize) -> Result<Arc<dyn Differ>> {
+        differ(shared, Baseline::<K>::new(shared.hashing), rows, shared.memory.grant())
+    }
+    match shared.reader.shape() {
+        KeyShape::Small => of::<SmallKeys>(shared, source_rows),
+        KeyShape::Text | KeyShape::Encoded => of::<ByteKeys>(shared, source_rows),
+    }
+}
+
+/// What is known of the index rows that are loaded.
+pub(crate) struct Load {
+    pub(crate) rows: usize,
+    pub(crate) source_rows: usize,
+    pub(crate) is_in_file_order: bool,
+}
+
+/// A diff against the index rows of `batches`.
+pub(crate) async fn load_rows(shared: &Arc<Shared>, batches: SendableRecordBatchStream, load: Load) -> Result<Arc<dyn Differ>> {
+    match shared.reader.shape() {
+        KeyShape::Small => load_keys::<SmallKeys>(shared, batches, load).await,
+        KeyShape::Text | KeyShape::Encoded => load_keys::<ByteKeys>(shared, batches, load).await,
+    }
+}
+
+async fn load_keys<K: KeyStore>(shared: &Arc<Shared>, mut batches: SendableRecordBatchStream, load: Load) -> Result<Arc<dyn Differ>> {
+    let (grant, mut baseline) = (shared.memory.grant(), Baseline::<K>::new(shared.hashing));
+    // Room is asked for before it is taken, and for all rows at once, so that loading does not grow step by step.
+    grant.grow(estimated_bytes(load.rows, load.is_in_file_order))?;
+    baseline.reserve(load.rows, load.is_in_file_order);
+    while let Some(batch) = batches.next().await {
+        push(&mut baseline, &shared.reader, &batch.map_err(|error| unreadable(shared, error))?)?;
+        let allocated = baseline.allocated();
+        if allocated > grant.held() {
+            grant.resize(allocated)?;
+        }
+    }
+    grant.resize(baseline.allocated())?;
+    differ(shared, baseline, load.source_rows, grant)
+}
+
+fn differ<K: KeyStore>(shared: &Shared, baseline: Baseline<K>, source_rows: usize, grant: Grant) -> Result<Arc<dyn Differ>> {
+    Ok(Arc::new(Diff::try_new(baseline, shared.hashing, source_rows, Room { grant, can_spill: shared.can_spill })?))
 }
 
 fn push<K: KeyStore>(baseline: &mut Baseline<K>, reader: &KeyReader, batch: &RecordBatch) -> Result<()> {
     let column = |name: &str| batch.column_by_name(name).ok_or_else(|| Error::internal(format!("the index scan has no column {name:?}")));
-    let keys = reader.fields().iter().map(|f| column(f.name()).cloned()).collect::<Result<Vec<ArrayRef>>>()?;
     let mistyped = || Error::internal("a hidden column of the index scan has another type");
     let rows = IndexRows {
         high: column(FP_HI)?.as_primitive_opt::<Int64Type>().ok_or_else(mistyped)?.values(),
@@ -146,5 +181,5 @@ fn push<K: KeyStore>(baseline: &mut Baseline<K>, reader: &KeyReader, batch: &Rec
         file: column(FILE)?.as_primitive_opt::<UInt32Type>().ok_or_else(mistyped)?.values(),
         row: column(ROW)?.as_primitive_opt::<UInt64Type>().ok_or_else(mistyped)?.values(),
     };
-    baseline.push(&reader.read(&keys)?, &rows)
+    baseline.push(&reader.read_batch(batch)?, &rows)
 }

@@ -8,6 +8,9 @@
 //!
 //! Memory, reserved in the pool: per baseline row its key (8 bytes, or its bytes and 8), 16 bytes of fingerprint, about 8 of
 //! hash table and two bits; per new key the same without the fingerprint. Per partition one batch, or 32 MiB.
+//! Never more than half of the pool: a baseline beyond that, and the source's rows, go to disk in buckets by key, which
+//! are diffed one after another when the source has ended; of new keys beyond that, the keys alone go to disk, to find
+//! duplicates among them. The results are the same.
 //! It never decides by a key's hash, never emits a row of a source with null or duplicate keys once they are known, never
 //! reads the source twice, and its output is worth nothing until the outcome is there.
 
@@ -18,9 +21,14 @@ mod diff;
 mod emit;
 mod findings;
 mod load;
+mod memory;
 mod metrics;
 mod ordered;
 mod outcome;
+mod settle;
+mod spill;
+#[cfg(test)]
+mod spill_tests;
 mod state;
 mod stream;
 #[cfg(test)]
@@ -178,7 +186,8 @@ impl ExecutionPlan for KeyedDiffExec {
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> DataFusionResult<SendableRecordBatchStream> {
         let inputs = || load::Inputs { index: self.index.clone(), source_rows: load::exact_rows(self.source.as_ref()) };
-        let loading = self.running.start(partition, &self.reader, inputs, &context)?;
+        let shared = || load::Shared::new(Arc::clone(&self.spec), Arc::clone(&self.reader), &context, &self.metrics);
+        let loading = self.running.start(partition, inputs, shared, &context)?;
         let part = stream::Partition {
             spec: Arc::clone(&self.spec),
             reader: Arc::clone(&self.reader),

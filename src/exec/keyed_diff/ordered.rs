@@ -39,6 +39,10 @@ impl Stretches {
         }
     }
 
+    pub(crate) fn allocated(&self) -> usize {
+        self.0.as_ref().map_or(0, |starts| starts.capacity() * size_of::<usize>())
+    }
+
     /// The layers; `None` when there are too many stretches or layers.
     pub(crate) fn layers<K: KeyStore>(&self, keys: &K) -> Option<Layers> {
         let starts = self.0.as_ref()?;

@@ -3,7 +3,7 @@
 //! ```text
 //! partition 0 ─┐                 ┌─ baseline, loaded by whoever is polled first
 //! partition 1 ─┼─► RunningDiff ──┼─ findings: null and duplicate keys of all partitions
-//! partition 2 ─┘                 └─ outcome: set by the last partition that ends well
+//! partition 2 ─┘                 └─ outcome: set by the last partition that ends well, when it has settled what is left
 //! ```
 
 use std::collections::BTreeSet;
@@ -14,13 +14,21 @@ use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use futures::future::{BoxFuture, FutureExt, Shared};
 
 use super::findings::Findings;
-use super::load::{Inputs, Loaded, load};
+use super::load::{Inputs, Mode, Shared as SharedWork, load};
 use super::outcome::{DiffOutcome, DiffReport};
+use super::settle::{Settle, Unsettled};
 use super::{DiffSpec, metrics};
 use crate::error::{Error, Result};
-use crate::exec::equality::KeyReader;
 
 type Loading = Shared<BoxFuture<'static, Result<Arc<Loaded>>>>;
+
+/// The loaded diff, as the partitions share it. What it holds of the pool is free when the last of them lets go of it.
+pub(crate) struct Loaded {
+    pub(crate) shared: Arc<SharedWork>,
+    pub(crate) mode: Mode,
+    /// New keys that the whole diff had no room for.
+    pub(crate) unsettled: Unsettled,
+}
 
 /// Rows of one partition, by verdict.
 #[derive(Debug, Default, Clone, Copy)]
@@ -29,6 +37,15 @@ pub(crate) struct Counts {
     pub(crate) updated: u64,
     pub(crate) unchanged: u64,
     pub(crate) scanned: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: Self) {
+        self.created += other.created;
+        self.updated += other.updated;
+        self.unchanged += other.unchanged;
+        self.scanned += other.scanned;
+    }
 }
 
 #[derive(Default)]
@@ -74,8 +91,8 @@ impl RunningDiff {
     pub(crate) fn start(
         &self,
         partition: usize,
-        reader: &Arc<KeyReader>,
         inputs: impl FnOnce() -> Inputs,
+        shared: impl FnOnce() -> Arc<SharedWork>,
         context: &Arc<TaskContext>,
     ) -> Result<Loading> {
         let mut progress = self.progress();
@@ -83,43 +100,45 @@ impl RunningDiff {
             return Err(Error::internal(format!("partition {partition} of the diff of table {:?} was executed twice", self.spec.table)));
         }
         let start = || {
-            let loading = load(Arc::clone(&self.spec), Arc::clone(reader), inputs(), Arc::clone(context));
-            async move { loading.await.map(Arc::new) }.boxed().shared()
+            let shared = shared();
+            let loading = load(Arc::clone(&shared), inputs(), Arc::clone(context));
+            async move { Ok(Arc::new(Loaded { mode: loading.await?, shared, unsettled: Unsettled::new(0) })) }.boxed().shared()
         };
         Ok(progress.loading.get_or_insert_with(start).clone())
     }
 
-    /// Ends a partition. The last one reports the keys at fault, or sets the outcome.
-    pub(crate) fn end(&self, counts: Counts, loaded: &Loaded, partitions: usize, set: &ExecutionPlanMetricsSet) -> Result<()> {
-        let total = {
-            let mut progress = self.progress();
-            progress.ended += 1;
-            let sum = &mut progress.counts;
-            sum.created += counts.created;
-            sum.updated += counts.updated;
-            sum.unchanged += counts.unchanged;
-            sum.scanned += counts.scanned;
-            let total = *sum;
-            if progress.ended < partitions {
-                return Ok(());
-            }
-            progress.loading = None;
-            total
-        };
+    /// Ends a partition's reading of the source. The last one gets the loaded diff back, which nobody else has then.
+    pub(crate) fn arrive(&self, loaded: Arc<Loaded>, counts: Counts, partitions: usize) -> Option<Arc<Loaded>> {
+        let mut progress = self.progress();
+        progress.ended += 1;
+        progress.counts.add(counts);
+        if progress.ended < partitions {
+            // Within the lock: the last one must not find it held.
+            drop(loaded);
+            return None;
+        }
+        progress.loading = None;
+        Some(loaded)
+    }
+
+    /// Reports the keys at fault, or sets the outcome. `counts` are those of the rows that were settled.
+    pub(crate) fn conclude(&self, counts: Counts, settle: Settle, shared: &SharedWork, set: &ExecutionPlanMetricsSet) -> Result<()> {
         if let Some(error) = self.findings().error(&self.spec.table) {
             return Err(error);
         }
+        let mut total = self.progress().counts;
+        total.add(counts);
         if total.created + total.updated + total.unchanged != total.scanned {
             return Err(Error::internal(format!(
                 "table {:?}: {} created, {} updated and {} unchanged rows do not add up to {} scanned ones",
                 self.spec.table, total.created, total.updated, total.unchanged, total.scanned
             )));
         }
-        let (deleted, dead) = loaded.differ.dead();
+        let Settle { deleted, dead, .. } = settle;
         // A count of rows: saturating on 32-bit machines changes a metric only.
         metrics::deleted(set).add(usize::try_from(deleted).unwrap_or(usize::MAX));
         let Counts { created, updated, unchanged, scanned } = total;
-        let (peak_memory_bytes, spilled_bytes) = (loaded.peak(), 0);
+        let (peak_memory_bytes, spilled_bytes) = (shared.memory.peak(), shared.spiller.spilled_bytes());
         self.outcome.set(DiffReport { created, updated, deleted, unchanged, scanned, dead, peak_memory_bytes, spilled_bytes });
         Ok(())
     }

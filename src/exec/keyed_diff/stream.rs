@@ -1,10 +1,18 @@
 //! One partition of the diff: reads the source, classifies each row, emits the changed ones.
+//!
+//! ```text
+//! source batch ─┬─ baseline in memory ─► verdicts ─► emit changed rows, spill unsettled keys ─┐
+//!               └─ in buckets ─► spill                                                        ├─ end of source
+//! last partition to end: rows of bucket after bucket ─► verdicts ─► emit … ◄──────────────────┘
+//! ```
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch};
-use arrow_schema::SchemaRef;
+use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch};
+use arrow::compute::filter_record_batch;
+use arrow::datatypes::Int64Type;
+use arrow_schema::{Field, SchemaRef};
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
@@ -12,13 +20,15 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::{Stream, StreamExt, stream};
 
 use super::DiffSpec;
-use super::diff::{Probe, Verdict};
-use super::emit::{Emitter, SourceRows, TooLarge};
-use super::load::Loaded;
+use super::columns::{FP_HI, FP_LO, SRC, join_fingerprint};
+use super::diff::{Differ, Probe, Verdict};
+use super::emit::{Emitter, SourceRows, TooLarge, change_rows};
+use super::load::{Mode, Shared};
 use super::metrics::DiffMetrics;
-use super::state::{Counts, RunningDiff};
+use super::settle::{Rows, Settle, Unsettled, key_schema};
+use super::state::{Counts, Loaded, RunningDiff};
 use crate::error::{Error, ErrorCode, Result};
-use crate::exec::equality::{KeyReader, render_distinct_key, render_key};
+use crate::exec::equality::{KeyReader, normalize_array, render_distinct_key, render_key};
 
 /// Everything one partition needs.
 pub(crate) struct Partition {
@@ -49,42 +59,53 @@ where
 
 fn drive(partition: Partition, loaded: Arc<Loaded>) -> impl Stream<Item = datafusion::error::Result<RecordBatch>> + Send {
     let emitter = Emitter::new(Arc::clone(&partition.schema), partition.batch_rows);
-    let worker =
-        Worker { partition, loaded, emitter, probe: Probe::default(), counts: Counts::default(), ready: VecDeque::new(), is_done: false };
-    stream::try_unfold(worker, |mut worker| async move {
-        let batch = worker.next().await?;
-        Ok(batch.map(|batch| (batch, worker)))
+    let stage = Stage::Reading(loaded);
+    let work = Work { partition, emitter, probe: Probe::default(), counts: Counts::default(), ready: VecDeque::new() };
+    stream::try_unfold((work, stage), |(mut work, mut stage)| async move {
+        let batch = work.next(&mut stage).await?;
+        Ok(batch.map(|batch| (batch, (work, stage))))
     })
 }
 
-struct Worker {
+/// Where a partition is.
+enum Stage {
+    Reading(Arc<Loaded>),
+    /// The last partition, which settles what is left.
+    Settling(Box<Settle>, Arc<Shared>),
+    Ended,
+}
+
+struct Work {
     partition: Partition,
-    loaded: Arc<Loaded>,
     emitter: Emitter,
     probe: Probe,
     counts: Counts,
     ready: VecDeque<RecordBatch>,
-    is_done: bool,
 }
 
-impl Worker {
-    async fn next(&mut self) -> Result<Option<RecordBatch>, DataFusionError> {
+impl Work {
+    async fn next(&mut self, stage: &mut Stage) -> Result<Option<RecordBatch>, DataFusionError> {
         loop {
             if let Some(batch) = self.ready.pop_front() {
                 self.partition.metrics.baseline.output_rows().add(batch.num_rows());
                 return Ok(Some(batch));
             }
-            if self.is_done {
-                return Ok(None);
-            }
-            match self.partition.source.next().await {
-                Some(batch) => self.take(&batch.map_err(|error| self.partition.unreadable(error))?)?,
-                None => self.finish()?,
+            match stage {
+                Stage::Ended => return Ok(None),
+                Stage::Reading(loaded) => match self.partition.source.next().await {
+                    Some(batch) => self.take(loaded, &batch.map_err(|error| self.partition.unreadable(error))?)?,
+                    None => self.arrive(stage)?,
+                },
+                Stage::Settling(settle, shared) => match settle.next().await? {
+                    Some(rows) => self.settle(shared, &rows)?,
+                    None => self.conclude(stage)?,
+                },
             }
         }
     }
 
-    fn take(&mut self, batch: &RecordBatch) -> Result<()> {
+    /// Takes a batch of the source.
+    fn take(&mut self, loaded: &Loaded, batch: &RecordBatch) -> Result<()> {
         let elapsed = self.partition.metrics.baseline.elapsed_compute().clone();
         let _timer = elapsed.timer();
         if batch.num_rows() == 0 {
@@ -97,17 +118,66 @@ impl Worker {
             return Ok(());
         }
         let fingerprints = self.partition.fingerprints(&source)?;
+        match &loaded.mode {
+            Mode::Memory(differ) => {
+                let verdicts = self.classify(differ.as_ref(), &source, &fingerprints)?;
+                self.count(&verdicts);
+                self.spill_unsettled(&loaded.shared, &loaded.unsettled, (&source, &verdicts))?;
+                self.emit(&source, &verdicts, &fingerprints)
+            }
+            Mode::Buckets { source: buckets, .. } => {
+                let all = BooleanArray::from(vec![true; source.rows]);
+                let rows = change_rows(&self.partition.schema, &source, &all, &fingerprints)?;
+                rows.map_err(|large| self.partition.too_large(&large))?.into_iter().try_for_each(|rows| buckets.push(rows))
+            }
+        }
+    }
+
+    /// Takes rows that were left: source rows of a bucket, or keys of rows that were emitted.
+    fn settle(&mut self, shared: &Shared, rows: &Rows<'_>) -> Result<()> {
+        let elapsed = self.partition.metrics.baseline.elapsed_compute().clone();
+        let _timer = elapsed.timer();
+        let source = self.partition.spilled_columns(&rows.batch, rows.is_diff)?;
+        let fingerprints = if rows.is_diff { stored_fingerprints(&rows.batch)? } else { vec![0; source.rows] };
+        let verdicts = self.classify(rows.differ, &source, &fingerprints)?;
+        self.spill_unsettled(shared, rows.unsettled, (&source, &verdicts))?;
+        if rows.is_diff {
+            self.count(&verdicts);
+            return self.emit(&source, &verdicts, &fingerprints);
+        }
+        self.partition.find_duplicates(&source, &verdicts);
+        Ok(())
+    }
+
+    fn classify(&mut self, differ: &dyn Differ, source: &SourceRows, fingerprints: &[u128]) -> Result<Vec<Verdict>> {
         let keys = self.partition.reader.read(source.key_columns())?;
         let (mut verdicts, before) = (Vec::new(), self.probe.lookups);
-        let grown = self.loaded.differ.classify(&mut self.probe, &keys, &fingerprints, &mut verdicts)?;
-        self.loaded.grow(grown)?;
+        differ.classify(&mut self.probe, &keys, fingerprints, &mut verdicts)?;
         self.partition.metrics.lookups.add((self.probe.lookups - before) as usize);
-        self.count(&verdicts);
-        if self.partition.find_duplicates(&source, &verdicts) {
+        Ok(verdicts)
+    }
+
+    /// Writes down the keys for which there was no room.
+    fn spill_unsettled(&self, shared: &Shared, unsettled: &Unsettled, (source, verdicts): (&SourceRows, &[Verdict])) -> Result<()> {
+        if !verdicts.contains(&Verdict::Unsettled) {
+            return Ok(());
+        }
+        let failed = |error: arrow::error::ArrowError| Error::internal("the keys of a batch could not be taken out of it").with_source(error);
+        let schema = key_schema(shared);
+        let normalise = |(array, field): (&ArrayRef, &Arc<Field>)| normalize_array(array, field.data_type());
+        let columns = source.key_columns().iter().zip(schema.fields()).map(normalise).collect::<Result<Vec<_>>>()?;
+        let keys = RecordBatch::try_new(schema, columns).map_err(failed)?;
+        let keep: BooleanArray = verdicts.iter().map(|verdict| Some(*verdict == Verdict::Unsettled)).collect();
+        unsettled.push(shared, filter_record_batch(&keys, &keep).map_err(failed)?)
+    }
+
+    /// Emits the changed rows, unless keys are known to be at fault.
+    fn emit(&mut self, source: &SourceRows, verdicts: &[Verdict], fingerprints: &[u128]) -> Result<()> {
+        if self.partition.find_duplicates(source, verdicts) {
             return Ok(());
         }
         let mut out = Vec::new();
-        let pushed = self.emitter.push(&source, &verdicts, &fingerprints, &mut out)?;
+        let pushed = self.emitter.push(source, verdicts, fingerprints, &mut out)?;
         pushed.map_err(|large| self.partition.too_large(&large))?;
         self.ready.extend(out);
         Ok(())
@@ -115,7 +185,8 @@ impl Worker {
 
     fn count(&mut self, verdicts: &[Verdict]) {
         let count = |wanted: Verdict| verdicts.iter().filter(|v| **v == wanted).count();
-        let (created, updated, unchanged) = (count(Verdict::Created), count(Verdict::Updated), count(Verdict::Unchanged));
+        let (updated, unchanged) = (count(Verdict::Updated), count(Verdict::Unchanged));
+        let created = count(Verdict::Created) + count(Verdict::Unsettled);
         self.counts.created += created as u64;
         self.counts.updated += updated as u64;
         self.counts.unchanged += unchanged as u64;
@@ -125,30 +196,67 @@ impl Worker {
         metrics.unchanged.add(unchanged);
     }
 
-    fn finish(&mut self) -> Result<()> {
-        self.is_done = true;
+    /// The source has ended: every partition is done, but the last one settles what is left.
+    fn arrive(&mut self, stage: &mut Stage) -> Result<()> {
+        let Stage::Reading(loaded) = std::mem::replace(stage, Stage::Ended) else { return Ok(()) };
+        let (running, counts) = (Arc::clone(&self.partition.running), std::mem::take(&mut self.counts));
+        let Some(loaded) = running.arrive(loaded, counts, self.partition.partitions) else { return self.flush() };
+        if running.findings().has_nulls() {
+            return running.findings().error(&self.partition.spec.table).map_or(Ok(()), Err);
+        }
+        let shared = Arc::clone(&loaded.shared);
+        let settle = Settle::try_new(Arc::clone(&shared), &loaded.mode, &loaded.unsettled)?;
+        *stage = Stage::Settling(Box::new(settle), shared);
+        Ok(())
+    }
+
+    fn conclude(&mut self, stage: &mut Stage) -> Result<()> {
+        let Stage::Settling(settle, shared) = std::mem::replace(stage, Stage::Ended) else { return Ok(()) };
+        self.flush()?;
+        let Partition { running, set, metrics, .. } = &self.partition;
+        metrics.peak_memory.set_max(usize::try_from(shared.memory.peak()).unwrap_or(usize::MAX));
+        running.conclude(self.counts, *settle, &shared, set)
+    }
+
+    fn flush(&mut self) -> Result<()> {
         let mut out = Vec::new();
         if self.partition.running.findings().is_empty() {
             self.emitter.finish(&mut out)?;
         }
         self.ready.extend(out);
-        let Partition { running, partitions, set, metrics, .. } = &self.partition;
-        running.end(self.counts, &self.loaded, *partitions, set)?;
-        metrics.peak_memory.set_max(usize::try_from(self.loaded.peak()).unwrap_or(usize::MAX));
         Ok(())
     }
+}
+
+/// The fingerprints of spilled rows.
+fn stored_fingerprints(batch: &RecordBatch) -> Result<Vec<u128>> {
+    let half = |name: &str| {
+        let column = batch.column_by_name(name).and_then(|column| column.as_primitive_opt::<Int64Type>());
+        column.ok_or_else(|| Error::internal(format!("a spilled batch has no Int64 column {name:?}")))
+    };
+    let halves = half(FP_HI)?.values().iter().zip(half(FP_LO)?.values());
+    Ok(halves.map(|(high, low)| join_fingerprint(*high, *low)).collect())
 }
 
 impl Partition {
     /// The columns of the diff, by name.
     fn columns(&self, batch: &RecordBatch) -> Result<SourceRows> {
+        self.columns_of(batch, &self.spec.tracked, self.spec.source_ordinals.as_deref())
+    }
+
+    /// [`Self::columns`] of rows that were spilled, or of their keys only.
+    fn spilled_columns(&self, batch: &RecordBatch, is_row: bool) -> Result<SourceRows> {
+        if is_row { self.columns_of(batch, &self.spec.tracked, Some(SRC)) } else { self.columns_of(batch, &[], None) }
+    }
+
+    fn columns_of(&self, batch: &RecordBatch, tracked: &[Field], ordinals: Option<&str>) -> Result<SourceRows> {
         let column = |name: &str| {
             let missing = || Error::internal(format!("table {:?}: the source's plan does not return column {name:?}", self.spec.table));
             batch.column_by_name(name).cloned().ok_or_else(missing)
         };
-        let fields = self.spec.key.iter().chain(&self.spec.tracked);
+        let fields = self.spec.key.iter().chain(tracked);
         let columns: Vec<ArrayRef> = fields.map(|field| column(field.name())).collect::<Result<_>>()?;
-        let ordinals = self.spec.source_ordinals.as_deref().map(column).transpose()?;
+        let ordinals = ordinals.map(column).transpose()?;
         Ok(SourceRows { columns, keys: self.spec.key.len(), ordinals, rows: batch.num_rows() })
     }
 

@@ -8,6 +8,7 @@ use arrow::array::{
 use arrow::datatypes::Int64Type;
 use arrow_schema::{DataType, Field, Schema};
 use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
@@ -20,15 +21,15 @@ use crate::exec::equality::normalize_array;
 use crate::spec::{FingerprintKind, normalize_type};
 
 /// A source: columns by name, all partitions in one batch until they are cut.
-type Source = Vec<(&'static str, ArrayRef)>;
+pub(super) type Source = Vec<(&'static str, ArrayRef)>;
 
-fn batch(source: &Source) -> RecordBatch {
+pub(super) fn batch(source: &Source) -> RecordBatch {
     let fields: Vec<Field> = source.iter().map(|(name, a)| Field::new(*name, a.data_type().clone(), true)).collect();
     RecordBatch::try_new(Arc::new(Schema::new(fields)), source.iter().map(|(_, a)| Arc::clone(a)).collect()).unwrap()
 }
 
 /// The source's rows in batches of `rows`, dealt to `partitions`.
-fn plan(source: &RecordBatch, partitions: usize, rows: usize) -> Arc<dyn ExecutionPlan> {
+pub(super) fn plan(source: &RecordBatch, partitions: usize, rows: usize) -> Arc<dyn ExecutionPlan> {
     let mut parts = vec![Vec::new(); partitions];
     for (i, start) in (0..source.num_rows()).step_by(rows).enumerate() {
         parts[i % partitions].push(source.slice(start, rows.min(source.num_rows() - start)));
@@ -36,7 +37,7 @@ fn plan(source: &RecordBatch, partitions: usize, rows: usize) -> Arc<dyn Executi
     MemorySourceConfig::try_new_exec(&parts, source.schema(), None).unwrap()
 }
 
-fn spec(source: &RecordBatch, key: &[&str], hash: KeyHash) -> DiffSpec {
+pub(super) fn spec(source: &RecordBatch, key: &[&str], hash: KeyHash) -> DiffSpec {
     let field = |name: &str| {
         let field = source.schema_ref().field_with_name(name).unwrap();
         Field::new(name, normalize_type(field.data_type()), true)
@@ -48,7 +49,7 @@ fn spec(source: &RecordBatch, key: &[&str], hash: KeyHash) -> DiffSpec {
 }
 
 /// What an index would hold after this source was published: every row in file `row % 2`, in source order.
-fn index(source: &RecordBatch, spec: &DiffSpec) -> Arc<dyn ExecutionPlan> {
+pub(super) fn index(source: &RecordBatch, spec: &DiffSpec) -> Arc<dyn ExecutionPlan> {
     let column = |f: &Field| normalize_array(source.column_by_name(f.name()).unwrap(), f.data_type()).unwrap();
     let tracked: Vec<ArrayRef> = spec.tracked.iter().map(|f| Arc::clone(source.column_by_name(f.name()).unwrap())).collect();
     let mut fingerprints = Vec::new();
@@ -64,31 +65,37 @@ fn index(source: &RecordBatch, spec: &DiffSpec) -> Arc<dyn ExecutionPlan> {
     plan(&batch, 2, 5)
 }
 
-struct Found {
-    report: DiffReport,
-    rows: Vec<RecordBatch>,
+pub(super) struct Found {
+    pub(super) report: DiffReport,
+    pub(super) rows: Vec<RecordBatch>,
 }
 
 impl Found {
-    fn counts(&self) -> [u64; 4] {
+    pub(super) fn counts(&self) -> [u64; 4] {
         [self.report.created, self.report.updated, self.report.deleted, self.report.unchanged]
     }
 
-    fn ints(&self, column: &str) -> BTreeSet<i64> {
+    pub(super) fn ints(&self, column: &str) -> BTreeSet<i64> {
         let values = self.rows.iter().flat_map(|b| b.column_by_name(column).unwrap().as_primitive::<Int64Type>().values().to_vec());
         values.collect()
     }
 
-    fn dead(&self) -> BTreeSet<(u32, u64)> {
+    pub(super) fn dead(&self) -> BTreeSet<(u32, u64)> {
         self.report.dead.iter().flat_map(|(file, rows)| rows.iter().map(|row| (*file, row))).collect()
     }
 }
 
-fn context(batch_rows: usize) -> SessionContext {
+pub(super) fn context(batch_rows: usize) -> SessionContext {
     SessionContext::new_with_config(SessionConfig::new().with_batch_size(batch_rows))
 }
 
-async fn execute(diff: KeyedDiffExec, context: &SessionContext) -> Result<Found> {
+/// A session with a pool of `bytes`.
+pub(super) fn pool_of(bytes: usize, batch_rows: usize) -> SessionContext {
+    let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(GreedyMemoryPool::new(bytes))).build_arc().unwrap();
+    SessionContext::new_with_config_rt(SessionConfig::new().with_batch_size(batch_rows), runtime)
+}
+
+pub(super) async fn execute(diff: KeyedDiffExec, context: &SessionContext) -> Result<Found> {
     let outcome = diff.outcome();
     let diff: Arc<dyn ExecutionPlan> = Arc::new(diff);
     let streams = (0..diff.output_partitioning().partition_count()).map(|p| diff.execute(p, context.task_ctx()).unwrap());
@@ -100,20 +107,36 @@ async fn execute(diff: KeyedDiffExec, context: &SessionContext) -> Result<Found>
     Ok(Found { report, rows })
 }
 
-async fn diff_as(before: Option<&Source>, now: &Source, key: &[&str], (hash, partitions, rows): (KeyHash, usize, usize)) -> Result<Found> {
+async fn diff_as(before: Option<&Source>, now: &Source, key: &[&str], shape: (KeyHash, usize, usize)) -> Result<Found> {
+    diff_on(&context(shape.2), (before, now), key, shape).await
+}
+
+/// The diff on a session, for the number of partitions and the rows of a batch.
+pub(super) async fn diff_on(
+    context: &SessionContext,
+    (before, now): (Option<&Source>, &Source),
+    key: &[&str],
+    (hash, partitions, rows): (KeyHash, usize, usize),
+) -> Result<Found> {
     let now = batch(now);
     let spec = spec(&now, key, hash);
     let index = before.map(|before| index(&batch(before), &spec));
-    execute(KeyedDiffExec::try_new(index, plan(&now, partitions, rows), spec)?, &context(rows)).await
+    execute(KeyedDiffExec::try_new(index, plan(&now, partitions, rows), spec)?, context).await
 }
 
-/// Runs the diff with 1 and 4 partitions, batches of 1, 3 and 8192 rows, and both hashes: always the same counts or error.
+/// Runs the diff with 1 and 4 partitions, batches of 1, 3 and 8192 rows, both hashes, and in a pool so small that almost
+/// everything goes to disk: always the same counts or error.
 async fn diff(before: Option<&Source>, now: &Source, key: &[&str]) -> Result<Found> {
     let mut results = Vec::new();
     for hash in [KeyHash::Xxh3, KeyHash::Constant] {
         for partitions in [1, 4] {
             for rows in [1, 3, 8192] {
                 results.push(diff_as(before, now, key, (hash, partitions, rows)).await);
+                if !matches!((partitions, rows), (4, 3) | (1, 8192)) {
+                    continue;
+                }
+                let tiny = pool_of(1024.max(now.first().map_or(0, |(_, column)| column.len()) * 8), rows);
+                results.push(diff_on(&tiny, (before, now), key, (hash, partitions, rows)).await);
             }
         }
     }
@@ -126,11 +149,11 @@ async fn diff(before: Option<&Source>, now: &Source, key: &[&str]) -> Result<Fou
     results.remove(0)
 }
 
-fn ints(values: impl IntoIterator<Item = i64>) -> ArrayRef {
+pub(super) fn ints(values: impl IntoIterator<Item = i64>) -> ArrayRef {
     Arc::new(Int64Array::from_iter_values(values))
 }
 
-fn texts<'a>(values: impl IntoIterator<Item = Option<&'a str>>) -> ArrayRef {
+pub(super) fn texts<'a>(values: impl IntoIterator<Item = Option<&'a str>>) -> ArrayRef {
     Arc::new(values.into_iter().collect::<StringArray>())
 }
 
@@ -279,12 +302,14 @@ async fn thousands_of_columns_are_no_trouble() {
 }
 
 #[tokio::test]
-async fn a_refused_reservation_is_exhausted_resources() {
+async fn a_refused_reservation_is_exhausted_resources_where_there_is_no_disk() {
     let source = batch(&vec![("id", ints(0..50_000)), ("v", ints(0..50_000))]);
     for with_index in [true, false] {
         let spec = spec(&source, &["id"], KeyHash::Xxh3);
         let index = with_index.then(|| index(&source, &spec));
-        let pool = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(GreedyMemoryPool::new(500_000))).build_arc().unwrap();
+        let no_disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
+        let pool = Arc::new(GreedyMemoryPool::new(500_000));
+        let pool = RuntimeEnvBuilder::new().with_memory_pool(pool).with_disk_manager_builder(no_disk).build_arc().unwrap();
         let context = SessionContext::new_with_config_rt(SessionConfig::new(), pool);
         let error = execute(KeyedDiffExec::try_new(index, plan(&source, 2, 8192), spec).unwrap(), &context).await.err().unwrap();
         assert_eq!(error.code(), ErrorCode::ResourcesExhausted, "{error}");
@@ -345,7 +370,7 @@ async fn an_unfinished_diff_has_no_outcome() {
 }
 
 /// The naive model: (created, updated, deleted, unchanged), or the duplicate keys.
-fn model(before: &BTreeMap<i64, Option<bool>>, now: &[(i64, Option<bool>)]) -> std::result::Result<[u64; 4], usize> {
+pub(super) fn model(before: &BTreeMap<i64, Option<bool>>, now: &[(i64, Option<bool>)]) -> std::result::Result<[u64; 4], usize> {
     let mut counts = BTreeMap::<i64, usize>::new();
     now.iter().for_each(|(id, _)| *counts.entry(*id).or_default() += 1);
     let duplicates = counts.values().filter(|count| **count > 1).count();
@@ -359,12 +384,13 @@ fn model(before: &BTreeMap<i64, Option<bool>>, now: &[(i64, Option<bool>)]) -> s
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
     fn the_diff_agrees_with_the_naive_model(
         before in proptest::collection::btree_map(-20..20_i64, proptest::option::of(any::<bool>()), 0..30),
         now in proptest::collection::vec((-20..20_i64, proptest::option::of(any::<bool>())), 0..12),
         as_text in any::<bool>(), partitions in 1..4_usize, rows in 1..4_usize, constant in any::<bool>(),
+        pool in proptest::option::of(700..4000_usize),
     ) {
         let of = |rows: &[(i64, Option<bool>)]| {
             let key = if as_text { Arc::new(rows.iter().map(|(id, _)| Some(id.to_string())).collect::<StringArray>()) as ArrayRef } else { ints(rows.iter().map(|(id, _)| *id)) };
@@ -373,7 +399,8 @@ proptest! {
         let old: Vec<_> = before.iter().map(|(id, v)| (*id, *v)).collect();
         let hash = if constant { KeyHash::Constant } else { KeyHash::Xxh3 };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let found = runtime.block_on(diff_as(Some(&of(&old)), &of(&now), &["id"], (hash, partitions, rows)));
+        let session = pool.map_or_else(|| context(rows), |bytes| pool_of(bytes, rows));
+        let found = runtime.block_on(diff_on(&session, (Some(&of(&old)), &of(&now)), &["id"], (hash, partitions, rows)));
         match (model(&before, &now), found) {
             (Ok(counts), Ok(found)) => {
                 prop_assert_eq!(found.counts(), counts);

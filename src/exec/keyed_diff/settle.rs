@@ -1,0 +1,205 @@
+//! What is left when the source has been read to its end: buckets to diff, new keys to compare with one another, dead rows.
+//!
+//! ```text
+//! whole baseline in memory ─► its dead rows ─► buckets of unsettled keys ─┐
+//! buckets ─► load one ─► its source rows ─► its dead rows ─► unsettled keys ─┤
+//!             └ refused: cut it smaller, by another hash                     └─► next bucket
+//! ```
+//!
+//! Exactly the diff of the in-memory path, bucket by bucket: all rows of a key are in one bucket. One task does this, the
+//! one that reads the last row of the source: a task that waited for the others would wait forever where partitions are
+//! read one after another. Memory: one bucket, and what goes to disk.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow_schema::{Schema, SchemaRef};
+use datafusion::execution::SendableRecordBatchStream;
+use futures::StreamExt;
+use roaring::RoaringTreemap;
+
+use super::columns::{change_schema_of, index_scan_schema};
+use super::diff::Differ;
+use super::load::{Load, Mode, Shared, empty, load_rows};
+use super::spill::{Buckets, Cut, Spilled, read_side, unread};
+use crate::error::{Error, ErrorCode, Result};
+
+/// Buckets that unsettled keys and a bucket that is too large are cut into.
+const CUTS: usize = 16;
+/// Beyond so many cuts of a bucket, memory does not suffice for a few rows.
+const LEVELS: usize = 8;
+
+/// Something that waits to be settled.
+enum Work {
+    /// A bucket of the baseline with its bucket of the source.
+    Diff { index: Option<Spilled>, rows: Option<Spilled>, level: usize },
+    /// New keys whose rows were emitted, to be compared with one another.
+    Keys { keys: Spilled, level: usize },
+}
+
+/// The bucket at hand.
+struct Current {
+    differ: Arc<dyn Differ>,
+    rows: SendableRecordBatchStream,
+    is_diff: bool,
+    unsettled: Unsettled,
+}
+
+/// New keys for which there was no room, on their way to disk.
+pub(crate) struct Unsettled(std::sync::OnceLock<Buckets>, usize);
+
+impl Unsettled {
+    /// Of a bucket of `level`, or of the whole diff (level 0).
+    pub(crate) fn new(level: usize) -> Self {
+        Self(std::sync::OnceLock::new(), level)
+    }
+
+    /// Adds keys: batches with the key columns, normalised.
+    pub(crate) fn push(&self, shared: &Shared, keys: RecordBatch) -> Result<()> {
+        self.0.get_or_init(|| shared.buckets(Cut::new(key_schema(shared), CUTS, self.1))).push(keys)
+    }
+
+    fn finish(&self) -> Result<Vec<Work>> {
+        let files = self.0.get().map_or_else(|| Ok(Vec::new()), Buckets::finish)?;
+        Ok(files.into_iter().flatten().map(|keys| Work::Keys { keys, level: self.1 + 1 }).collect())
+    }
+}
+
+/// The key columns of the change set.
+pub(crate) fn key_schema(shared: &Shared) -> SchemaRef {
+    let fields = change_schema_of(&shared.spec.key, &[]).fields().iter().take(shared.spec.key.len()).cloned().collect::<Vec<_>>();
+    Arc::new(Schema::new(fields))
+}
+
+/// Rows to be classified by `differ`.
+pub(crate) struct Rows<'a> {
+    pub(crate) batch: RecordBatch,
+    pub(crate) differ: &'a dyn Differ,
+    /// Rows of the source, to be counted and emitted; else keys of rows that were.
+    pub(crate) is_diff: bool,
+    pub(crate) unsettled: &'a Unsettled,
+}
+
+/// The work that is left, and what it has found.
+pub(crate) struct Settle {
+    shared: Arc<Shared>,
+    works: Vec<Work>,
+    current: Option<Current>,
+    pub(crate) deleted: u64,
+    pub(crate) dead: BTreeMap<u32, RoaringTreemap>,
+}
+
+impl Settle {
+    /// Everything that is left; the last partition of the source has ended, and nobody else has `mode`.
+    pub(crate) fn try_new(shared: Arc<Shared>, mode: &Mode, unsettled: &Unsettled) -> Result<Self> {
+        let mut settle = Self { shared, works: Vec::new(), current: None, deleted: 0, dead: BTreeMap::new() };
+        match mode {
+            Mode::Memory(differ) => settle.take_dead(differ.as_ref()),
+            Mode::Buckets { index, source } => {
+                let works = index.iter().cloned().zip(source.finish()?).map(|(index, rows)| Work::Diff { index, rows, level: 1 });
+                settle.works = works.filter(|work| !matches!(work, Work::Diff { index: None, rows: None, .. })).collect();
+            }
+        }
+        settle.works.extend(unsettled.finish()?);
+        Ok(settle)
+    }
+
+    /// The next rows to classify; `None` when everything is settled.
+    pub(crate) async fn next(&mut self) -> Result<Option<Rows<'_>>> {
+        let batch = loop {
+            if let Some(current) = &mut self.current {
+                match current.rows.next().await {
+                    Some(batch) => break batch.map_err(|error| unread(&self.shared.spec.table, error))?,
+                    None => self.close()?,
+                }
+            }
+            let Some(work) = self.works.pop() else { return Ok(None) };
+            self.open(work).await?;
+        };
+        let current = self.current.as_ref().ok_or_else(|| Error::internal("rows of no bucket"))?;
+        Ok(Some(Rows { batch, differ: current.differ.as_ref(), is_diff: current.is_diff, unsettled: &current.unsettled }))
+    }
+
+    fn close(&mut self) -> Result<()> {
+        let Some(Current { differ, is_diff, unsettled, .. }) = self.current.take() else { return Ok(()) };
+        if is_diff {
+            self.take_dead(differ.as_ref());
+        }
+        drop(differ);
+        self.works.extend(unsettled.finish()?);
+        Ok(())
+    }
+
+    fn take_dead(&mut self, differ: &dyn Differ) {
+        let (deleted, dead) = differ.dead();
+        self.deleted += deleted;
+        for (file, rows) in dead {
+            *self.dead.entry(file).or_default() |= rows;
+        }
+    }
+
+    async fn open(&mut self, work: Work) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        match work {
+            Work::Keys { keys, level } => {
+                if level > LEVELS {
+                    return Err(self.too_small());
+                }
+                let (differ, rows) = (empty(&shared, 0)?, keys.read(&shared.spiller)?);
+                self.current = Some(Current { differ, rows, is_diff: false, unsettled: Unsettled::new(level) });
+            }
+            Work::Diff { index, rows, level } => {
+                let load = Load {
+                    rows: index.as_ref().map_or(0, |index| index.rows),
+                    source_rows: rows.as_ref().map_or(0, |rows| rows.rows),
+                    is_in_file_order: false,
+                };
+                let batches = read_side(index.as_ref(), &index_scan_schema(&shared.spec.key), &shared.spiller)?;
+                match load_rows(&shared, batches, load).await {
+                    Err(error) if error.code() == ErrorCode::ResourcesExhausted && level <= LEVELS => {
+                        self.cut(index.as_ref(), rows.as_ref(), level).await?;
+                    }
+                    loaded => {
+                        let differ = loaded?;
+                        let rows = read_side(rows.as_ref(), &self.change_schema(), &shared.spiller)?;
+                        self.current = Some(Current { differ, rows, is_diff: true, unsettled: Unsettled::new(level) });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn change_schema(&self) -> SchemaRef {
+        change_schema_of(&self.shared.spec.key, &self.shared.spec.tracked)
+    }
+
+    /// Cuts a bucket that is too large, both sides alike.
+    async fn cut(&mut self, index: Option<&Spilled>, rows: Option<&Spilled>, level: usize) -> Result<()> {
+        let mut sides = Vec::new();
+        for (side, schema) in [(index, index_scan_schema(&self.shared.spec.key)), (rows, self.change_schema())] {
+            let mut batches = read_side(side, &schema, &self.shared.spiller)?;
+            let buckets = self.shared.buckets(Cut::new(schema, CUTS, level));
+            while let Some(batch) = batches.next().await {
+                buckets.push(batch.map_err(|error| unread(&self.shared.spec.table, error))?)?;
+            }
+            sides.push(buckets.finish()?);
+        }
+        let (rows, index) = (sides.pop().unwrap_or_default(), sides.pop().unwrap_or_default());
+        for (index, rows) in index.into_iter().zip(rows).filter(|(index, rows)| index.is_some() || rows.is_some()) {
+            self.works.push(Work::Diff { index, rows, level: level + 1 });
+        }
+        Ok(())
+    }
+
+    fn too_small(&self) -> Error {
+        Error::new(
+            ErrorCode::ResourcesExhausted,
+            format!(
+                "table {:?}: the memory pool has no room for even a few keys of the diff. Remedy: raise the memory limit of the session",
+                self.shared.spec.table
+            ),
+        )
+    }
+}
