@@ -278,7 +278,7 @@ impl Error {
 
 /// The error's text without a backtrace and without DataFusion's request to report a bug of its own: what failed was
 /// asked for by a user of this crate.
-fn plain_text(error: &DataFusionError) -> String {
+pub(crate) fn plain_text(error: &DataFusionError) -> String {
     let text = error.strip_backtrace();
     let text = text.split("\nThis issue was likely caused by").next().unwrap_or_default();
     text.trim_end().to_string()

@@ -9,7 +9,7 @@ use object_store::ObjectStore;
 use object_store::path::Path;
 
 use super::DurableLocalStore;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, plain_text};
 
 /// A folder on an object store.
 #[derive(Debug, Clone)]
@@ -39,12 +39,12 @@ impl Location {
             return Err(invalid(&"it is empty"));
         }
         let folder = if location.ends_with('/') { location.to_string() } else { format!("{location}/") };
-        let url = ListingTableUrl::parse(&folder).map_err(|e| invalid(&e.strip_backtrace()))?;
+        let url = ListingTableUrl::parse(&folder).map_err(|e| invalid(&plain_text(&e)))?;
         let store_url = url.object_store();
         let store: Arc<dyn ObjectStore> = if url.scheme() == "file" {
             Arc::new(DurableLocalStore::new())
         } else {
-            runtime.object_store(&store_url).map_err(|e| invalid(&e.strip_backtrace()))?
+            runtime.object_store(&store_url).map_err(|e| invalid(&plain_text(&e)))?
         };
         Ok(Self { store_url, store, root: url.prefix().clone() })
     }

@@ -98,7 +98,8 @@ impl Caller {
     }
 }
 
-fn panic_text(payload: &(dyn Any + Send)) -> String {
+/// The text that a panic was raised with.
+pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
     if let Some(text) = payload.downcast_ref::<&str>() {
         return (*text).to_string();
     }

@@ -18,6 +18,8 @@
 mod call;
 mod cut;
 
+pub(crate) use call::panic_text;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -7,17 +7,19 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::Int64Type;
 use arrow_schema::{Field, SchemaRef};
+use datafusion::common::exec_datafusion_err;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use futures::{Stream, StreamExt, stream};
+use futures::{FutureExt, Stream, StreamExt, stream};
 
 use super::DiffSpec;
 use super::columns::{FP_HI, FP_LO, SRC, join_fingerprint};
@@ -29,6 +31,7 @@ use super::settle::{Rows, Settle, Unsettled, key_schema};
 use super::state::{Counts, Loaded, RunningDiff};
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::{KeyReader, normalize_array, render_distinct_key, render_key};
+use crate::exec::handler::panic_text;
 
 /// Everything one partition needs.
 pub(crate) struct Partition {
@@ -92,7 +95,7 @@ impl Work {
             }
             match stage {
                 Stage::Ended => return Ok(None),
-                Stage::Reading(loaded) => match self.partition.source.next().await {
+                Stage::Reading(loaded) => match self.read().await? {
                     Some(batch) => self.take(loaded, &batch.map_err(|error| self.partition.unreadable(error))?)?,
                     None => self.arrive(stage)?,
                 },
@@ -102,6 +105,13 @@ impl Work {
                 },
             }
         }
+    }
+
+    /// The source's next batch. A panic is caught here, below everything that is ours or the handler's: further up nobody
+    /// could tell whose it was. The source is not polled again after it.
+    async fn read(&mut self) -> Result<Option<datafusion::error::Result<RecordBatch>>, DataFusionError> {
+        let read = AssertUnwindSafe(self.partition.source.next()).catch_unwind().await;
+        read.map_err(|panic| self.partition.unreadable(exec_datafusion_err!("it panicked: {}", panic_text(panic.as_ref()))).into())
     }
 
     /// Takes a batch of the source.
@@ -162,7 +172,8 @@ impl Work {
         if !verdicts.contains(&Verdict::Unsettled) {
             return Ok(());
         }
-        let failed = |error: arrow::error::ArrowError| Error::internal("the keys of a batch could not be taken out of it").with_source(error);
+        let failed =
+            |error: arrow::error::ArrowError| Error::internal("the keys of a batch could not be taken out of it").with_source(error);
         let schema = key_schema(shared);
         let normalise = |(array, field): (&ArrayRef, &Arc<Field>)| normalize_array(array, field.data_type());
         let columns = source.key_columns().iter().zip(schema.fields()).map(normalise).collect::<Result<Vec<_>>>()?;
@@ -290,10 +301,8 @@ impl Partition {
 
     /// The source's own error, with its cause kept: whether it is worth another try depends on that.
     fn unreadable(&self, error: DataFusionError) -> Error {
-        let what = format!(
-            "table {:?}: reading the source failed; nothing was published. Remedy: mend the source and run again",
-            self.spec.table
-        );
+        let what =
+            format!("table {:?}: reading the source failed; nothing was published. Remedy: mend the source and run again", self.spec.table);
         Error::from_datafusion(error, ErrorCode::CaptureFailed, what)
     }
 
