@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, ArrowPrimitiveType, BinaryArray, BooleanArray, DictionaryArray, FixedSizeBinaryArray, FixedSizeListArray,
-    Float16Array, Float32Array, Float64Array, Int32Array, Int64Array, LargeListArray, LargeListViewArray, ListArray, ListViewArray, MapArray,
-    RecordBatch, RunArray, StringArray, StructArray,
+    Float16Array, Float32Array, Float64Array, Int32Array, Int64Array, LargeListArray, LargeListViewArray, ListArray, ListViewArray,
+    MapArray, RecordBatch, RunArray, StringArray, StructArray,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::compute::cast;
@@ -117,11 +117,8 @@ pub fn map(lengths: &[usize], keys: ArrayRef, values: ArrayRef, valid: &[bool]) 
 }
 
 pub fn named_map(names: [&str; 3], lengths: &[usize], keys: ArrayRef, values: ArrayRef, valid: &[bool]) -> ArrayRef {
-    let fields: Fields = vec![
-        Field::new(names[1], keys.data_type().clone(), false),
-        Field::new(names[2], values.data_type().clone(), true),
-    ]
-    .into();
+    let fields: Fields =
+        vec![Field::new(names[1], keys.data_type().clone(), false), Field::new(names[2], values.data_type().clone(), true)].into();
     let entries = StructArray::new(fields.clone(), vec![keys, values], None);
     let field = Arc::new(Field::new(names[0], DataType::Struct(fields), false));
     let offsets = OffsetBuffer::from_lengths(lengths.iter().copied());

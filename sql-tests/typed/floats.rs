@@ -64,7 +64,12 @@ async fn each_column_counts() {
     let (old, new) = pairs().remove(0);
     let o = || old.clone();
     let first = columns(o(), o(), o(), o());
-    for second in [columns(new.clone(), o(), o(), o()), columns(o(), new.clone(), o(), o()), columns(o(), o(), new.clone(), o()), columns(o(), o(), o(), new.clone())] {
+    for second in [
+        columns(new.clone(), o(), o(), o()),
+        columns(o(), new.clone(), o(), o()),
+        columns(o(), o(), new.clone(), o()),
+        columns(o(), o(), o(), new.clone()),
+    ] {
         scenario("one of four", &["id"], &[(&first, "CCC"), (&second, "==U")]).await;
     }
 }
@@ -79,7 +84,19 @@ async fn published_zeros_and_nans_are_found_by_filters() {
             table.put(&rows, Form::Whole).await;
             table.define(Via::Sql, &["id"], &["*"]).await.unwrap();
             table.run().await.unwrap();
-            for filter in ["v = 0.0", "v >= 0.0", "v <= 0.0", "v > -1e-300", "v = -0.0", "v < 0.5", "v > 5", "v <> 1.0", "v IN (0.0)", "isnan(v)", "v BETWEEN 0.0 AND 0.5"] {
+            for filter in [
+                "v = 0.0",
+                "v >= 0.0",
+                "v <= 0.0",
+                "v > -1e-300",
+                "v = -0.0",
+                "v < 0.5",
+                "v > 5",
+                "v <> 1.0",
+                "v IN (0.0)",
+                "isnan(v)",
+                "v BETWEEN 0.0 AND 0.5",
+            ] {
                 let mut found = vec![];
                 for source in ["s", "t"] {
                     let sql = format!("SELECT id FROM {source} WHERE {filter} ORDER BY id");

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
-    ArrayRef, Decimal32Array, Decimal64Array, Decimal128Array, Decimal256Array, Int64Array, StringArray, UInt64Array,
-};
+use arrow::array::{ArrayRef, Decimal32Array, Decimal64Array, Decimal128Array, Decimal256Array, Int64Array, StringArray, UInt64Array};
 use arrow::datatypes::i256;
 use arrow_schema::{DataType as T, TimeUnit};
 use datafusion_incremental::ErrorCode;
@@ -48,7 +46,12 @@ async fn decimals() {
 #[tokio::test]
 async fn text_and_binary() {
     let keys = texts(&[Some(""), Some("a longer text than twelve bytes"), Some("a")]);
-    for t in [T::LargeUtf8, T::Utf8View, T::Dictionary(Box::new(T::UInt8), Box::new(T::Utf8)), T::Dictionary(Box::new(T::Int64), Box::new(T::LargeUtf8))] {
+    for t in [
+        T::LargeUtf8,
+        T::Utf8View,
+        T::Dictionary(Box::new(T::UInt8), Box::new(T::Utf8)),
+        T::Dictionary(Box::new(T::Int64), Box::new(T::LargeUtf8)),
+    ] {
         found_again(&format!("text as {t}"), keys.clone(), to(&keys, t.clone())).await;
         found_again(&format!("text from {t}"), to(&keys, t), keys.clone()).await;
     }
@@ -95,7 +98,8 @@ async fn floats_have_one_nan_and_one_zero_at_every_depth() {
         found_again(&format!("{t} back"), second.clone(), first.clone()).await;
         found_again(&format!("struct of {t}"), boxed(first.clone()), boxed(second.clone())).await;
         found_again(&format!("list of {t}"), singles(first.clone()), singles(second.clone())).await;
-        found_again(&format!("fixed list of {t}"), fixed_list(1, first.clone(), &[true; 3]), fixed_list(1, second.clone(), &[true; 3])).await;
+        found_again(&format!("fixed list of {t}"), fixed_list(1, first.clone(), &[true; 3]), fixed_list(1, second.clone(), &[true; 3]))
+            .await;
         let (x, y) = (dictionary(&[Some(0), Some(1), Some(2)], first.clone()), runs(&[1, 2, 3], second.clone()));
         found_again(&format!("dictionary and runs of {t}"), x.clone(), y).await;
         found_again(&format!("struct of dictionary of {t}"), boxed(x.clone()), boxed(second.clone())).await;
@@ -115,7 +119,12 @@ async fn nested_keys() {
     let lists = list(&[2, 0, 3], ints(), &[true; 3]);
     same("lists", lists.clone()).await;
     found_again("large lists", lists.clone(), large_list(&[2, 0, 3], ints(), &[true; 3])).await;
-    found_again("list views", lists, list_view(&[2, 5, 4], &[2, 0, 3], i32s(&[None, None, Some(1), None, Some(1), Some(2), None]), &[true; 3])).await;
+    found_again(
+        "list views",
+        lists,
+        list_view(&[2, 5, 4], &[2, 0, 3], i32s(&[None, None, Some(1), None, Some(1), Some(2), None]), &[true; 3]),
+    )
+    .await;
     let parts = |a: &[&str], b: &[&str]| strukt(&[("a", words(a)), ("b", words(b))], &[true; 3]);
     let other_order = strukt(&[("b", words(&["c", "bc", ""])), ("a", to(&words(&["ab", "a", "abc"]), T::Utf8View))], &[true; 3]);
     found_again("struct in another order", parts(&["ab", "a", "abc"], &["c", "bc", ""]), other_order).await;
@@ -146,7 +155,10 @@ async fn composite_keys_never_run_into_each_other() {
 
 #[tokio::test]
 async fn keys_that_differ_only_for_people_are_different() {
-    let keys = ["a", "A", "a ", "a\t", " a", "e\u{301}", "\u{e9}", "ß", "SS", "ss", "\u{212b}", "\u{c5}", "", " ", "\u{200d}", "\0", "İ", "i", "ﬁ", "fi"];
+    let keys = [
+        "a", "A", "a ", "a\t", " a", "e\u{301}", "\u{e9}", "ß", "SS", "ss", "\u{212b}", "\u{c5}", "", " ", "\u{200d}", "\0", "İ", "i", "ﬁ",
+        "fi",
+    ];
     let first = batch(&[("k", words(&keys)), ("v", i64s(&[1; 20]))]);
     let mut values = [1; 20];
     (values[1], values[13]) = (2, 2);
@@ -215,7 +227,17 @@ async fn equal_hashes_decide_nothing() {
         let mut model = Model::default();
         assert_eq!(counts(&table.run().await.unwrap()), model.step(&rows(1001, 0), &"C".repeat(1000), key));
         table.put(&rows(500, 7), Form::Scattered).await;
-        let verdicts: String = values(500).map(|i| if i == 7 { 'U' } else if i == 1001 { 'C' } else { '=' }).collect();
+        let verdicts: String = values(500)
+            .map(|i| {
+                if i == 7 {
+                    'U'
+                } else if i == 1001 {
+                    'C'
+                } else {
+                    '='
+                }
+            })
+            .collect();
         assert_eq!(counts(&table.run().await.unwrap()), model.step(&rows(500, 7), &verdicts, key));
         model.check(&table.published().await, key, "constant hash");
     }

@@ -33,7 +33,13 @@ async fn list_encodings_are_one_type() {
         value_case(&format!("inside {} {}", a.data_type(), b.data_type()), boxed(a.clone()), boxed(b.clone()), "====").await;
     }
     let overlapping = list_view(&[0, 1, 0], &[2, 2, 3], values(), &[true; 3]);
-    value_case("overlapping views", list(&[2, 2, 3], i32s(&[Some(1), None, None, Some(3), Some(1), None, Some(3)]), &[true; 3]), overlapping, "===").await;
+    value_case(
+        "overlapping views",
+        list(&[2, 2, 3], i32s(&[Some(1), None, None, Some(3), Some(1), None, Some(3)]), &[true; 3]),
+        overlapping,
+        "===",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -44,10 +50,19 @@ async fn garbage_in_null_rows_is_never_seen() {
     let of = |hidden: i32| fixed_list(2, i32s(&[Some(1), None, Some(hidden), Some(hidden), Some(5), Some(6)]), &[true, false, true]);
     value_case("fixed list", of(1), sliced(&of(2)), "===").await;
     value_case("fixed list in struct", boxed(of(1)), boxed(of(2)), "===").await;
-    let of = |hidden: i32| strukt(&[("x", i32s(&[Some(1), Some(hidden), None])), ("y", words(&["a", &hidden.to_string(), "c"]))], &[true, false, true]);
+    let of = |hidden: i32| {
+        strukt(&[("x", i32s(&[Some(1), Some(hidden), None])), ("y", words(&["a", &hidden.to_string(), "c"]))], &[true, false, true])
+    };
     value_case("struct", of(1), of(2), "===").await;
-    value_case("struct in struct", strukt(&[("o", of(1))], &[true, true, false]), strukt(&[("o", sliced(&of(2)))], &[true, true, false]), "===").await;
-    let of = |hidden: &str| map(&[1, 2, 1], words(&["a", "b", hidden, "c"]), i32s(&[Some(1), Some(2), Some(3), None]), &[true, false, true]);
+    value_case(
+        "struct in struct",
+        strukt(&[("o", of(1))], &[true, true, false]),
+        strukt(&[("o", sliced(&of(2)))], &[true, true, false]),
+        "===",
+    )
+    .await;
+    let of =
+        |hidden: &str| map(&[1, 2, 1], words(&["a", "b", hidden, "c"]), i32s(&[Some(1), Some(2), Some(3), None]), &[true, false, true]);
     value_case("map, with an equal key twice under a null", of("b"), of("x"), "===").await;
 }
 
@@ -58,7 +73,13 @@ async fn structs_by_name() {
     let swapped = strukt(&[("y", to(&y(), T::Utf8View)), ("x", x())], &[true, true, true]);
     value_case("order", old.clone(), swapped.clone(), "===").await;
     value_case("order in a list", singles(old.clone()), singles(swapped.clone()), "===").await;
-    value_case("order in a map", map(&[1; 3], words(&["k"; 3]), old.clone(), &[true; 3]), map(&[1; 3], words(&["k"; 3]), swapped.clone(), &[true; 3]), "===").await;
+    value_case(
+        "order in a map",
+        map(&[1; 3], words(&["k"; 3]), old.clone(), &[true; 3]),
+        map(&[1; 3], words(&["k"; 3]), swapped.clone(), &[true; 3]),
+        "===",
+    )
+    .await;
     value_case("order in a fixed list", fixed_list(1, old.clone(), &[true; 3]), fixed_list(1, swapped, &[true; 3]), "===").await;
     value_case("null struct", old.clone(), strukt(&[("x", x()), ("y", y())], &[true, true, false]), "==U").await;
     let changed = strukt(&[("y", y()), ("x", i32s(&[Some(2), None, Some(0)]))], &[true, true, true]);
@@ -81,7 +102,9 @@ async fn struct_fields_are_the_type() {
         ("a plain value", x()),
     ];
     for (label, changed) in bad {
-        for nest in [(|a| a) as fn(ArrayRef) -> ArrayRef, singles, |a| map(&[1], words(&["k"]), a, &[true]), |a| fixed_list(1, a, &[true]), boxed] {
+        for nest in
+            [(|a| a) as fn(ArrayRef) -> ArrayRef, singles, |a| map(&[1], words(&["k"]), a, &[true]), |a| fixed_list(1, a, &[true]), boxed]
+        {
             refused(label, &["id"], &rows(nest(good.clone())), &rows(nest(changed.clone())), ErrorCode::SchemaChanged, &["\"v\""]).await;
             refused(label, &["id"], &rows(nest(changed.clone())), &rows(nest(good.clone())), ErrorCode::SchemaChanged, &["\"v\""]).await;
         }
@@ -97,9 +120,21 @@ async fn maps_are_sets_of_entries() {
     value_case("null value", old.clone(), of(&["a", "b", "c"], &[Some(1), Some(2), Some(0)]), "U").await;
     value_case("entry gone", old.clone(), of(&["a", "b"], &[Some(1), Some(2)]), "U").await;
     value_case("values swapped", of(&["a", "b"], &[Some(1), Some(2)]), of(&["a", "b"], &[Some(2), Some(1)]), "U").await;
-    value_case("letters between key and value", map(&[1], words(&["ab"]), words(&["c"]), &[true]), map(&[1], words(&["a"]), words(&["bc"]), &[true]), "U").await;
+    value_case(
+        "letters between key and value",
+        map(&[1], words(&["ab"]), words(&["c"]), &[true]),
+        map(&[1], words(&["a"]), words(&["bc"]), &[true]),
+        "U",
+    )
+    .await;
     value_case("in a list", singles(old.clone()), singles(of(&["b", "a", "c"], &[Some(2), Some(1), None])), "=").await;
-    let names = named_map(["key_value", "keys", "values"], &[3], to(&words(&["a", "b", "c"]), T::LargeUtf8), i32s(&[Some(1), Some(2), None]), &[true]);
+    let names = named_map(
+        ["key_value", "keys", "values"],
+        &[3],
+        to(&words(&["a", "b", "c"]), T::LargeUtf8),
+        i32s(&[Some(1), Some(2), None]),
+        &[true],
+    );
     value_case("names of the parts, encoding of the keys", old.clone(), names, "=").await;
     let coded = map(&[3], dictionary(&[Some(1), Some(0), Some(2)], words(&["b", "a", "c"])), i32s(&[Some(1), Some(2), None]), &[true]);
     value_case("coded keys", old, coded, "=").await;

@@ -40,7 +40,13 @@ async fn any_encoding_of_the_declared_type() {
     let ab = |a: i32, b: i32| strukt(&[("a", i32s(&[Some(a), None])), ("b", i32s(&[Some(b), Some(b)]))], &[true, true]);
     let ba = |b: i32, a: i32| strukt(&[("b", i32s(&[Some(b), Some(b)])), ("a", i32s(&[Some(a), None]))], &[true, true]);
     let plain_map = map(&[2, 0], words(&["a", "b"]), i32s(&[Some(1), None]), &[true, false]);
-    let other_map = named_map(["key_value", "keys", "values"], &[2, 0], to(&words(&["a", "b"]), T::Utf8View), dictionary(&[Some(0), None], i32s(&[Some(1)])), &[true, false]);
+    let other_map = named_map(
+        ["key_value", "keys", "values"],
+        &[2, 0],
+        to(&words(&["a", "b"]), T::Utf8View),
+        dictionary(&[Some(0), None], i32s(&[Some(1)])),
+        &[true, false],
+    );
     let cases: Vec<(ArrayRef, ArrayRef)> = vec![
         (text.clone(), to(&text, T::Utf8View)),
         (text.clone(), to(&text, T::LargeUtf8)),
@@ -56,7 +62,10 @@ async fn any_encoding_of_the_declared_type() {
         (list(&[3, 0], ints(), &[true, false]), large_list(&[3, 0], ints(), &[true, false])),
         (list(&[3, 0], ints(), &[true, false]), list_view(&[0, 2], &[3, 1], ints(), &[true, false])),
         (list(&[3, 0], ints(), &[true, true]), large_list_view(&[0, 2], &[3, 0], ints(), &[true, true])),
-        (list(&[1, 2], ints(), &[true, true]), list(&[1, 2], dictionary(&[Some(0), None, Some(1)], i32s(&[Some(1), Some(3)])), &[true, true])),
+        (
+            list(&[1, 2], ints(), &[true, true]),
+            list(&[1, 2], dictionary(&[Some(0), None, Some(1)], i32s(&[Some(1), Some(3)])), &[true, true]),
+        ),
         (ab(1, 2), ba(2, 1)),
         (singles(ab(1, 2)), singles(ba(2, 1))),
         (fixed_list(1, ab(1, 2), &[true, false]), fixed_list(1, ba(2, 1), &[true, false])),
@@ -171,7 +180,17 @@ async fn full_recomputation_keeps_types_and_checks_keys() {
     for form in [Form::Whole, Form::Scattered] {
         let table = Table::new(KeyHash::Xxh3).await;
         table.put(&every_kind(false), form).await;
-        table.session.table("t").source("s").key(["k1", "k2"]).track(["*"]).sql("SELECT * FROM input").option("incremental", "false").create().await.unwrap();
+        table
+            .session
+            .table("t")
+            .source("s")
+            .key(["k1", "k2"])
+            .track(["*"])
+            .sql("SELECT * FROM input")
+            .option("incremental", "false")
+            .create()
+            .await
+            .unwrap();
         table.run().await.unwrap();
         assert_eq!(rows(&table.published().await), rows(&every_kind(false)));
         table.put(&every_kind(true), form).await;
@@ -237,13 +256,25 @@ async fn filters_find_the_same_rows_in_the_published_table() {
             for row in 0..4 {
                 let value = lit(ScalarValue::try_from_array(&column, row).unwrap());
                 let v = || col("v");
-                let filters = [v().eq(value.clone()), v().not_eq(value.clone()), v().lt(value.clone()), v().lt_eq(value.clone()), v().gt(value.clone()), v().gt_eq(value.clone()), v().is_null(), v().in_list(vec![value.clone()], false), v().in_list(vec![value], true)];
+                let filters = [
+                    v().eq(value.clone()),
+                    v().not_eq(value.clone()),
+                    v().lt(value.clone()),
+                    v().lt_eq(value.clone()),
+                    v().gt(value.clone()),
+                    v().gt_eq(value.clone()),
+                    v().is_null(),
+                    v().in_list(vec![value.clone()], false),
+                    v().in_list(vec![value], true),
+                ];
                 for filter in filters {
                     let mut found = vec![];
                     for name in ["s", "t"] {
                         let rows = table.session.context().table(name).await.unwrap().filter(filter.clone()).unwrap();
                         let rows = rows.select_columns(&["id"]).unwrap().sort_by(vec![col("id")]).unwrap().collect().await.unwrap();
-                        found.push(rows.iter().flat_map(|b| (0..b.num_rows()).map(|i| row_of(b, i)).collect::<Vec<_>>()).collect::<Vec<_>>());
+                        found.push(
+                            rows.iter().flat_map(|b| (0..b.num_rows()).map(|i| row_of(b, i)).collect::<Vec<_>>()).collect::<Vec<_>>(),
+                        );
                     }
                     assert_eq!(found[0], found[1], "{} {filter} in files of {files}", column.data_type());
                 }

@@ -15,9 +15,26 @@ use super::{Form, Table, Via, counts, refused, scenario};
 async fn types_never_coerce() {
     let number = i32s(&[Some(5)]);
     let types = [
-        T::Int8, T::Int16, T::Int32, T::Int64, T::UInt8, T::UInt16, T::UInt32, T::UInt64, T::Float16, T::Float32, T::Float64, T::Utf8,
-        T::Decimal32(9, 2), T::Decimal32(9, 3), T::Decimal64(10, 2), T::Decimal128(10, 2), T::Decimal128(12, 3), T::Decimal128(10, 3),
-        T::Decimal256(10, 2), T::Boolean,
+        T::Int8,
+        T::Int16,
+        T::Int32,
+        T::Int64,
+        T::UInt8,
+        T::UInt16,
+        T::UInt32,
+        T::UInt64,
+        T::Float16,
+        T::Float32,
+        T::Float64,
+        T::Utf8,
+        T::Decimal32(9, 2),
+        T::Decimal32(9, 3),
+        T::Decimal64(10, 2),
+        T::Decimal128(10, 2),
+        T::Decimal128(12, 3),
+        T::Decimal128(10, 3),
+        T::Decimal256(10, 2),
+        T::Boolean,
     ];
     let rows = |t: &T| batch(&[("id", ids(1)), ("v", to(&number, t.clone()))]);
     for (at, was) in types.iter().enumerate() {
@@ -40,7 +57,12 @@ async fn text_binary_and_sizes_are_types() {
     let fixed2 = fixed(&[Some(b"ab")], 2);
     let fixed4 = fixed(&[Some(b"abcd")], 4);
     let two = || i32s(&[Some(1), Some(2)]);
-    let lists = [list(&[2], two(), &[true]), fixed_list(2, two(), &[true]), fixed_list(1, i32s(&[Some(1)]), &[true]), list(&[2], to(&two(), T::Int64), &[true])];
+    let lists = [
+        list(&[2], two(), &[true]),
+        fixed_list(2, two(), &[true]),
+        fixed_list(1, i32s(&[Some(1)]), &[true]),
+        list(&[2], to(&two(), T::Int64), &[true]),
+    ];
     let mapped = |k: ArrayRef, v: ArrayRef| map(&[1], k, v, &[true]);
     let pairs: Vec<(ArrayRef, ArrayRef)> = vec![
         (text.clone(), binary.clone()),
@@ -67,7 +89,13 @@ async fn text_binary_and_sizes_are_types() {
 #[tokio::test]
 async fn keys_keep_their_type() {
     let rows = |k: ArrayRef| batch(&[("k", k), ("v", ids(1))]);
-    for (was, now) in [(T::Int64, T::Float64), (T::Int32, T::Int64), (T::Int64, T::UInt64), (T::Int64, T::Utf8), (T::Decimal128(10, 2), T::Decimal128(11, 2))] {
+    for (was, now) in [
+        (T::Int64, T::Float64),
+        (T::Int32, T::Int64),
+        (T::Int64, T::UInt64),
+        (T::Int64, T::Utf8),
+        (T::Decimal128(10, 2), T::Decimal128(11, 2)),
+    ] {
         let of = |t: &T| rows(to(&i64s(&[5]), t.clone()));
         let needles = ["\"k\"".to_string(), was.to_string(), now.to_string()];
         let needles: Vec<&str> = needles.iter().map(String::as_str).collect();
@@ -79,21 +107,24 @@ async fn keys_keep_their_type() {
 async fn a_column_that_is_gone_is_named() {
     let good = batch(&[("id", ids(1)), ("v", ids(1)), ("w", ids(1))]);
     refused("gone", &["id"], &good, &batch(&[("id", ids(1)), ("w", ids(1))]), ErrorCode::SchemaChanged, &["\"v\"", "Int64"]).await;
-    refused("other case", &["id"], &good, &batch(&[("id", ids(1)), ("V", ids(1)), ("w", ids(1))]), ErrorCode::SchemaChanged, &["\"v\""]).await;
+    refused("other case", &["id"], &good, &batch(&[("id", ids(1)), ("V", ids(1)), ("w", ids(1))]), ErrorCode::SchemaChanged, &["\"v\""])
+        .await;
     refused("no key", &["id"], &good, &batch(&[("ID", ids(1)), ("v", ids(1)), ("w", ids(1))]), ErrorCode::SchemaChanged, &["\"id\""]).await;
     refused("empty and gone", &["id"], &good, &batch(&[("id", ids(0)), ("w", ids(0))]), ErrorCode::SchemaChanged, &["\"v\""]).await;
 }
 
 #[tokio::test]
 async fn order_flags_and_metadata_are_no_change() {
-    let columns: Vec<(&str, ArrayRef)> = vec![("id", ids(2)), ("a", words(&["x", "y"])), ("b", i64s(&[1, 2])), ("l", singles(i64s(&[1, 2])))];
+    let columns: Vec<(&str, ArrayRef)> =
+        vec![("id", ids(2)), ("a", words(&["x", "y"])), ("b", i64s(&[1, 2])), ("l", singles(i64s(&[1, 2])))];
     let first = batch(&columns);
     let mut backwards = columns.clone();
     backwards.reverse();
     scenario("order", &["id"], &[(&first, "CC"), (&batch(&backwards), "==")]).await;
 
     let metadata = HashMap::from([("who".to_string(), "me".to_string()), ("ARROW:extension:name".to_string(), "x.y".to_string())]);
-    let strict: Vec<Field> = first.schema().fields().iter().map(|f| f.as_ref().clone().with_nullable(false).with_metadata(metadata.clone())).collect();
+    let strict: Vec<Field> =
+        first.schema().fields().iter().map(|f| f.as_ref().clone().with_nullable(false).with_metadata(metadata.clone())).collect();
     let schema = Schema::new(strict).with_metadata(metadata);
     let strict = RecordBatch::try_new(Arc::new(schema), first.columns().to_vec()).unwrap();
     scenario("flags", &["id"], &[(&first, "CC"), (&strict, "==")]).await;

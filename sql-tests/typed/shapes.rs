@@ -45,16 +45,27 @@ async fn keys_alone() {
 #[tokio::test]
 async fn no_rows_first_last_and_between() {
     let rows = |n: usize| batch(&[("id", ids(n)), ("v", singles(ids(n))), ("d", dictionary(&vec![Some(0); n], words(&["x"])))]);
-    scenario("empty", &["id"], &[(&rows(0), ""), (&rows(2), "CC"), (&rows(2), "=="), (&rows(0), ""), (&rows(1), "C"), (&rows(0), "")]).await;
+    scenario("empty", &["id"], &[(&rows(0), ""), (&rows(2), "CC"), (&rows(2), "=="), (&rows(0), ""), (&rows(1), "C"), (&rows(0), "")])
+        .await;
 }
 
 #[tokio::test]
 async fn deletes_beside_changes() {
     let rows = |k: &[i64], v: &[i64]| batch(&[("id", i64s(k)), ("v", i64s(v))]);
     let first = rows(&[1, 2, 3, 4, 5], &[1; 5]);
-    scenario("holes", &["id"], &[(&first, "CCCCC"), (&rows(&[1, 2, 5], &[1, 2, 1]), "=U="), (&rows(&[5, 4, 1], &[1, 1, 1]), "=C="), (&first, "=CC==")]).await;
+    scenario(
+        "holes",
+        &["id"],
+        &[(&first, "CCCCC"), (&rows(&[1, 2, 5], &[1, 2, 1]), "=U="), (&rows(&[5, 4, 1], &[1, 1, 1]), "=C="), (&first, "=CC==")],
+    )
+    .await;
     let floats = |k: &[f64], v: &[i64]| batch(&[("id", f64s(k)), ("v", i64s(v))]);
-    scenario("float keys", &["id"], &[(&floats(&[f64::NAN, 0.0, 1.0], &[1; 3]), "CCC"), (&floats(&[-0.0], &[1]), "="), (&floats(&[-f64::NAN, 0.0], &[1, 1]), "C=")]).await;
+    scenario(
+        "float keys",
+        &["id"],
+        &[(&floats(&[f64::NAN, 0.0, 1.0], &[1; 3]), "CCC"), (&floats(&[-0.0], &[1]), "="), (&floats(&[-f64::NAN, 0.0], &[1, 1]), "C=")],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -82,9 +93,30 @@ async fn many_batches_in_many_partitions() {
 
 #[tokio::test]
 async fn odd_names() {
-    let names = ["ID", "id", "select", "a.b", "a", "with \"quotes\"", "with 'apostrophe'", "  spaces  ", "é", "e\u{301}", "new\nline", "数", "$1", "a/b", "a\\b", "file", "row", "input", "__fp_hi"];
+    let names = [
+        "ID",
+        "id",
+        "select",
+        "a.b",
+        "a",
+        "with \"quotes\"",
+        "with 'apostrophe'",
+        "  spaces  ",
+        "é",
+        "e\u{301}",
+        "new\nline",
+        "数",
+        "$1",
+        "a/b",
+        "a\\b",
+        "file",
+        "row",
+        "input",
+        "__fp_hi",
+    ];
     let columns = |changed: usize| -> RecordBatch {
-        let mut columns: Vec<(&str, ArrayRef)> = names.iter().enumerate().map(|(i, n)| (*n, i64s(&[i as i64, if i == changed { -1 } else { i as i64 }]))).collect();
+        let mut columns: Vec<(&str, ArrayRef)> =
+            names.iter().enumerate().map(|(i, n)| (*n, i64s(&[i as i64, if i == changed { -1 } else { i as i64 }]))).collect();
         columns[4] = ("a", strukt(&[("b", i64s(&[7, 7]))], &[true, true]));
         columns.push(("Key.Of \"t\"", i64s(&[1, 2])));
         batch(&columns)

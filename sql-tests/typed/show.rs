@@ -52,7 +52,9 @@ pub fn show(array: &ArrayRef, row: usize) -> String {
         T::Utf8 => format!("{:?}", array.as_string::<i32>().value(row)),
         T::LargeUtf8 => format!("{:?}", array.as_string::<i64>().value(row)),
         T::Utf8View => format!("{:?}", array.as_string_view().value(row)),
-        T::Float16 | T::Float32 | T::Float64 => format!("<{:?}>", cast(array, &T::Float64).unwrap().as_primitive::<arrow::datatypes::Float64Type>().value(row)),
+        T::Float16 | T::Float32 | T::Float64 => {
+            format!("<{:?}>", cast(array, &T::Float64).unwrap().as_primitive::<arrow::datatypes::Float64Type>().value(row))
+        }
         // The instant and the digits, whatever the zone.
         T::Timestamp(..) | T::Time32(_) | T::Time64(_) | T::Duration(_) | T::Date64 | T::Date32 => {
             let data = array.to_data();

@@ -18,7 +18,14 @@ async fn every_encoding_of_text() {
     let plain = texts(&[Some(""), None, Some(LONG), Some("x"), Some(LONG)]);
     let changed = texts(&[None, Some(""), Some(LONG), Some("x "), Some("A text of more than twelve bytes")]);
     let nested = T::Dictionary(Box::new(T::Int32), Box::new(T::Utf8View));
-    for t in [T::Utf8, T::LargeUtf8, T::Utf8View, T::Dictionary(Box::new(T::Int8), Box::new(T::Utf8)), T::Dictionary(Box::new(T::UInt64), Box::new(T::LargeUtf8)), nested] {
+    for t in [
+        T::Utf8,
+        T::LargeUtf8,
+        T::Utf8View,
+        T::Dictionary(Box::new(T::Int8), Box::new(T::Utf8)),
+        T::Dictionary(Box::new(T::UInt64), Box::new(T::LargeUtf8)),
+        nested,
+    ] {
         value_case(&format!("to {t}"), plain.clone(), to(&plain, t.clone()), "=====").await;
         value_case(&format!("changed to {t}"), plain.clone(), to(&changed, t.clone()), "UU=UU").await;
         value_case(&format!("changed from {t}"), to(&plain, t), sliced(&changed), "UU=UU").await;

@@ -35,7 +35,13 @@ async fn utc_has_several_names() {
     let (a, b) = (instants(UNITS[2], Some("Z"), &[0, 1]), instants(UNITS[2], Some("+00:00"), &[0, 1]));
     value_case("in a list", singles(a.clone()), singles(b.clone()), "==").await;
     value_case("in a map", map(&[1, 1], a.clone(), a.clone(), &[true; 2]), map(&[1, 1], b.clone(), b.clone(), &[true; 2]), "==").await;
-    value_case("in a dictionary", dictionary(&[Some(0), Some(1)], a), dictionary(&[Some(1), Some(0)], instants(UNITS[2], Some("UTC"), &[1, 0])), "==").await;
+    value_case(
+        "in a dictionary",
+        dictionary(&[Some(0), Some(1)], a),
+        dictionary(&[Some(1), Some(0)], instants(UNITS[2], Some("UTC"), &[1, 0])),
+        "==",
+    )
+    .await;
 }
 
 #[tokio::test]

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
-    ArrayRef, Decimal32Array, Decimal64Array, Decimal128Array, Decimal256Array, UInt64Array,
-};
+use arrow::array::{ArrayRef, Decimal32Array, Decimal64Array, Decimal128Array, Decimal256Array, UInt64Array};
 use arrow::datatypes::i256;
 use arrow_schema::DataType as T;
 use datafusion_incremental::ErrorCode;
@@ -57,7 +55,12 @@ async fn values_that_move_to_the_next_column_are_seen() {
         ("nulls", [texts(&[None, Some("x")]), texts(&[Some("x"), None])], [texts(&[Some("x"), None]), texts(&[None, Some("x")])], "UU"),
         ("letters", [words(&["ab", ""]), words(&["c", "x"])], [words(&["a", "x"]), words(&["bc", ""])], "UU"),
         ("numbers", [i32s(&[Some(1), None]), i32s(&[None, Some(0)])], [i32s(&[None, Some(0)]), i32s(&[Some(1), None])], "UU"),
-        ("booleans", [bools(&[None, Some(true)]), bools(&[Some(true), None])], [bools(&[Some(true), None]), bools(&[None, Some(true)])], "UU"),
+        (
+            "booleans",
+            [bools(&[None, Some(true)]), bools(&[Some(true), None])],
+            [bools(&[Some(true), None]), bools(&[None, Some(true)])],
+            "UU",
+        ),
         (
             "lists",
             [list(&[1], i32s(&[Some(1)]), &[true]), list(&[1], i32s(&[Some(2)]), &[true])],
@@ -127,7 +130,12 @@ async fn what_parquet_cannot_hold_is_refused_at_create() {
     let null_of = |t: &T| arrow::array::new_null_array(t, 1);
     for unit in [DayTime, MonthDayNano, YearMonth] {
         let t = T::Interval(unit);
-        for (how, array) in [("plain", null_of(&t)), ("list", singles(null_of(&t))), ("struct", boxed(null_of(&t))), ("dictionary", dictionary(&[Some(0)], null_of(&t)))] {
+        for (how, array) in [
+            ("plain", null_of(&t)),
+            ("list", singles(null_of(&t))),
+            ("struct", boxed(null_of(&t))),
+            ("dictionary", dictionary(&[Some(0)], null_of(&t))),
+        ] {
             let rows = batch(&[("id", ids(1)), ("v", array)]);
             refused_at_create(&format!("{how} {t}"), &["id"], &rows, ErrorCode::TypeUnsupported, &["\"v\"", "Interval"]).await;
         }
@@ -135,7 +143,16 @@ async fn what_parquet_cannot_hold_is_refused_at_create() {
     let empty = T::Struct(arrow_schema::Fields::empty());
     let twice = T::Struct(vec![arrow_schema::Field::new("x", T::Int32, true), arrow_schema::Field::new("x", T::Int32, true)].into());
     let nothing = Arc::new(arrow_schema::Field::new("item", T::Int32, true));
-    for t in [empty, twice, T::FixedSizeBinary(0), T::FixedSizeList(nothing, 0), T::Decimal128(10, -2), T::Decimal256(10, -2), T::Decimal32(5, -1), T::Decimal64(5, -1)] {
+    for t in [
+        empty,
+        twice,
+        T::FixedSizeBinary(0),
+        T::FixedSizeList(nothing, 0),
+        T::Decimal128(10, -2),
+        T::Decimal256(10, -2),
+        T::Decimal32(5, -1),
+        T::Decimal64(5, -1),
+    ] {
         for (how, array) in [("plain", null_of(&t)), ("list", singles(null_of(&t)))] {
             let rows = batch(&[("id", ids(1)), ("v", array)]);
             refused_at_create(&format!("{how} {t}"), &["id"], &rows, ErrorCode::TypeUnsupported, &["\"v\""]).await;

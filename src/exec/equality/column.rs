@@ -198,12 +198,11 @@ impl Column {
                 out.extend_from_slice(&(length as u64).to_le_bytes());
                 (start..start + length).try_for_each(|i| items.append(i, out))
             }
-            Values::Map { ranges, keys, values, shown } => {
-                append_entries(ranges.get(row).copied().unwrap_or_default(), keys, values, out).map_err(|error| match error {
+            Values::Map { ranges, keys, values, shown } => append_entries(ranges.get(row).copied().unwrap_or_default(), keys, values, out)
+                .map_err(|error| match error {
                     EntryError::Repeated(i) => RepeatedMapKey(render_value(shown, i)),
                     EntryError::Inside(error) => error,
-                })
-            }
+                }),
             _ => Ok(()),
         }
     }
