@@ -24,15 +24,15 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use datafusion::catalog::{CatalogProvider, MemoryCatalogProvider, MemorySchemaProvider};
 use datafusion::common::TableReference;
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use object_store::ObjectStore;
 
-use crate::define::{IncrementalTableBuilder, attach};
-use crate::env::{Env, Location};
+use crate::define::IncrementalTableBuilder;
+use crate::env::Env;
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::KeyHash;
 use crate::handler::HandlerRegistry;
@@ -41,9 +41,8 @@ use crate::run::{Host, RefreshRequest, refresh};
 use crate::spec::RunSummary;
 use crate::sql::{
     ApartRule, Extension, IncrementalConfig, IncrementalTableFactory, ParsedStatement, ProgressListener, StatementResult, VerbFunction,
-    VersionPlanner, execute, incremental_table, parse,
+    VersionPlanner, check_schema, execute, follow_root, incremental_table, parse,
 };
-use crate::store::{TableState, TableStore};
 use crate::table::{IncrementalTable, PinRule, TableHandle};
 
 /// How many of the largest memory consumers an exhausted pool names.
@@ -171,6 +170,7 @@ impl IncrementalSqlExt for SessionContext {
 pub struct IncrementalSession {
     context: SessionContext,
     extension: Arc<Extension>,
+    unavailable: Arc<Vec<(String, Error)>>,
 }
 
 impl std::fmt::Debug for IncrementalSession {
@@ -230,10 +230,11 @@ impl IncrementalSessionBuilder {
         self
     }
 
-    /// Builds the session and registers the tables under its root folder.
+    /// Builds the session and registers the tables under its root folder; those that are damaged are left out, see
+    /// [`IncrementalSession::unavailable`].
     ///
     /// # Errors
-    /// `DEFINITION_INVALID` for an unusable root; `CORRUPT` and the store's errors for damaged tables.
+    /// `DEFINITION_INVALID` for an unusable root; `STORE_FAILED` when it cannot be listed.
     pub async fn build(self) -> Result<IncrementalSession> {
         let options = self.options.with_leave_to_act();
         let mut runtime = RuntimeEnvBuilder::new();
@@ -250,8 +251,8 @@ impl IncrementalSessionBuilder {
             .with_runtime_env(runtime)
             .with_incremental(options)
             .build();
-        let session = IncrementalSession { context: SessionContext::new_with_state(state), extension };
-        session.register_root().await?;
+        let mut session = IncrementalSession { context: SessionContext::new_with_state(state), extension, unavailable: Arc::default() };
+        session.unavailable = Arc::new(follow_root(&session.state(), None).await?);
         Ok(session)
     }
 }
@@ -327,34 +328,9 @@ impl IncrementalSession {
         self.context.state()
     }
 
-    /// Registers every live table under the root folder that the session does not know yet.
-    async fn register_root(&self) -> Result<()> {
-        let Some(root) = &self.extension.root else { return Ok(()) };
-        let state = self.state();
-        let root = Location::resolve(root, state.runtime_env())?;
-        for folder in folders(&root).await? {
-            let location = Location { root: folder, ..root.clone() };
-            let store = TableStore::new(self.extension.env.clone(), location.clone());
-            let TableState::Live(entry) = store.state().await? else { continue };
-            let name = TableReference::from(entry.name.as_str());
-            let handle = attach(&self.host(), &name, location).await?;
-            let registered = self.context.register_table(name, Arc::new(IncrementalTable::new(handle)));
-            registered.map_err(|e| Error::from_datafusion(e, ErrorCode::DefinitionInvalid, format!("registering table {}", entry.name)))?;
-        }
-        Ok(())
-    }
-}
-
-async fn folders(root: &Location) -> Result<Vec<object_store::path::Path>> {
-    let store: &dyn ObjectStore = root.store.as_ref();
-    let listed = store.list_with_delimiter(Some(&root.root)).await;
-    match listed {
-        Ok(listed) => Ok(listed.common_prefixes),
-        Err(object_store::Error::NotFound { .. }) => Ok(vec![]),
-        Err(error) => Err(Error::new(
-            ErrorCode::StoreFailed,
-            format!("the root folder {} cannot be listed: {error}. Remedy: check the folder and its permissions", root.display()),
-        )),
+    /// The tables under the root folder that could not be registered when the session was built: where they are, and why.
+    pub fn unavailable(&self) -> &[(String, Error)] {
+        &self.unavailable
     }
 }
 
@@ -422,6 +398,7 @@ impl SessionTableBuilder<'_> {
     pub async fn create(self) -> Result<Arc<TableHandle>> {
         let state = self.session.state();
         let name = self.builder.name().clone();
+        check_schema(&state, &name)?;
         let location = self.session.extension.location(&name, self.location.as_deref(), state.runtime_env())?;
         let handle = self.builder.create_at(&self.session.host(), location).await?;
         let registered = self.session.context.register_table(name.clone(), Arc::new(IncrementalTable::new(Arc::clone(&handle))));

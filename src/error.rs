@@ -260,11 +260,28 @@ impl Error {
         if matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)) {
             return Self::new(
                 ErrorCode::ResourcesExhausted,
-                format!("{context}: {}. Remedy: raise the memory limit or the disk limit of the session", error.strip_backtrace()),
+                format!("{context}: {}. Remedy: raise the memory limit or the disk limit of the session", plain_text(&error)),
             );
         }
-        Self::new(code, format!("{context}: {}", error.strip_backtrace())).with_source(error)
+        Self::caused(code, &context.to_string(), &plain_text(&error)).with_source(error)
     }
+
+    /// An error whose message is `context` with `cause` before the remedy: that is what a reader acts on, so it stands last.
+    pub(crate) fn caused(code: ErrorCode, context: &str, cause: &str) -> Self {
+        let message = match context.split_once(". Remedy: ") {
+            Some((what, remedy)) => format!("{what}: {}. Remedy: {remedy}", cause.trim_end_matches('.')),
+            None => format!("{context}: {cause}"),
+        };
+        Self::new(code, message)
+    }
+}
+
+/// The error's text without a backtrace and without DataFusion's request to report a bug of its own: what failed was
+/// asked for by a user of this crate.
+fn plain_text(error: &DataFusionError) -> String {
+    let text = error.strip_backtrace();
+    let text = text.split("\nThis issue was likely caused by").next().unwrap_or_default();
+    text.trim_end().to_string()
 }
 
 impl fmt::Debug for Error {
@@ -308,6 +325,13 @@ mod tests {
         let wrapped = DataFusionError::from(error).context("while scanning");
         let shared = DataFusionError::Shared(Arc::new(wrapped));
         assert_eq!(Error::find(&shared).map(|e| e.code()), Some(ErrorCode::KeyNull));
+    }
+
+    #[test]
+    fn the_cause_stands_before_the_remedy_and_without_boilerplate() {
+        let cause = DataFusionError::Internal("no store".into());
+        let error = Error::from_datafusion(cause, ErrorCode::CaptureFailed, "table \"t\": cannot read. Remedy: check the files");
+        assert_eq!(error.message(), "table \"t\": cannot read: Internal error: no store. Remedy: check the files");
     }
 
     #[test]

@@ -45,6 +45,9 @@ async fn main() -> ExitCode {
 /// Whether every statement succeeded.
 async fn run(args: Args) -> Result<bool> {
     let session = Session::open(&args.root, args.memory_limit).await?;
+    for warning in session.warnings() {
+        eprintln!("{warning}");
+    }
     let interactive = args.command.is_empty() && args.file.is_empty() && std::io::stdin().is_terminal();
     let mut shell = Shell::new(session, args.print_options(interactive));
     for file in args.rc_files(interactive) {

@@ -1,13 +1,15 @@
 //! Results as text.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use clap::ValueEnum;
-use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
 use datafusion::arrow::csv::WriterBuilder;
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::json::writer::{JsonArray, JsonFormat, LineDelimited, WriterBuilder as JsonWriterBuilder};
-use datafusion::arrow::util::display::FormatOptions;
+use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::arrow::util::pretty::pretty_format_batches_with_options;
 
 use crate::engine::Outcome;
@@ -107,7 +109,30 @@ fn write_table(out: &mut impl Write, batches: &[RecordBatch], max_rows: Option<u
 
 fn write_separated(out: &mut impl Write, batches: &[RecordBatch], delimiter: u8) -> Result<(), ArrowError> {
     let mut writer = WriterBuilder::new().with_header(true).with_delimiter(delimiter).build(out);
-    batches.iter().try_for_each(|batch| writer.write(batch))
+    batches.iter().try_for_each(|batch| writer.write(&flattened(batch)?))
+}
+
+/// Nested values as text: the format has no other place for them.
+fn flattened(batch: &RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let options = FormatOptions::default();
+    let (mut fields, mut columns) = (Vec::new(), Vec::new());
+    for (field, column) in batch.schema().fields().iter().zip(batch.columns()) {
+        if !field.data_type().is_nested() {
+            fields.push(Arc::clone(field));
+            columns.push(Arc::clone(column));
+            continue;
+        }
+        let formatter = ArrayFormatter::try_new(column.as_ref(), &options)?;
+        let text = |row: usize| column.is_valid(row).then(|| formatter.value(row).try_to_string()).transpose();
+        let texts: StringArray = (0..column.len()).map(text).collect::<Result<Vec<_>, _>>()?.into_iter().collect();
+        fields.push(Arc::new(Field::new(field.name(), DataType::Utf8, true)));
+        columns.push(Arc::new(texts) as ArrayRef);
+    }
+    RecordBatch::try_new_with_options(
+        Arc::new(Schema::new(fields)),
+        columns,
+        &RecordBatchOptions::new().with_row_count(Some(batch.num_rows())),
+    )
 }
 
 fn write_json<F: JsonFormat>(out: &mut impl Write, batches: &[RecordBatch]) -> Result<(), ArrowError> {
@@ -118,9 +143,7 @@ fn write_json<F: JsonFormat>(out: &mut impl Write, batches: &[RecordBatch]) -> R
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use datafusion::arrow::array::{ArrayRef, Int64Array, StringArray};
+    use datafusion::arrow::array::{Int64Array, StructArray};
 
     use super::*;
 
@@ -145,6 +168,16 @@ mod tests {
         assert_eq!(text(&rows, Format::Json, None), "[{\"id\":1,\"x\":\"a,\\\"b\"},{\"id\":9223372036854775807,\"x\":null}]\n");
         assert_eq!(text(&rows, Format::NdJson, None), "{\"id\":1,\"x\":\"a,\\\"b\"}\n{\"id\":9223372036854775807,\"x\":null}\n");
         assert!(text(&rows, Format::Table, None).contains("| 9223372036854775807 | NULL "));
+    }
+
+    #[test]
+    fn nested_values_are_text_where_the_format_has_no_place_for_them() {
+        let ids: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+        let fields = vec![Arc::new(Field::new("id", DataType::Int64, false))];
+        let row: ArrayRef = Arc::new(StructArray::new(fields.into(), vec![ids], Some(vec![true, false].into())));
+        let batch = RecordBatch::try_from_iter_with_nullable([("row", row, true)]).unwrap();
+        let rows = Outcome { schema: batch.schema(), batches: vec![batch], failed: false };
+        assert_eq!(text(&rows, Format::Csv, None), "row\n{id: 1}\n\"\"\n");
     }
 
     #[test]

@@ -45,16 +45,19 @@ pub async fn run<E: Engine>(shell: &mut Shell<E>) -> Result<()> {
         }
         match editor.readline("> ") {
             Ok(entry) if is_exit(&entry) => break,
-            Ok(entry) => run_entry(shell, entry.trim()).await,
+            Ok(entry) => {
+                // Before it runs: an entry that ends the process is the one to look up.
+                if let Some(file) = &history
+                    && let Err(error) = editor.append_history(file)
+                {
+                    eprintln!("the history was not saved to {}: {error}", file.display());
+                }
+                run_entry(shell, entry.trim()).await;
+            }
             Err(ReadlineError::Interrupted) => {}
             Err(ReadlineError::Eof) => break,
             Err(error) => return Err(terminal(error)),
         }
-    }
-    if let Some(file) = &history
-        && let Err(error) = editor.save_history(file)
-    {
-        eprintln!("the history was not saved to {}: {error}", file.display());
     }
     Ok(())
 }

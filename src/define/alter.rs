@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use datafusion::common::TableReference;
+
 use crate::error::{Error, ErrorCode, Result};
+use crate::plan::source::describe;
 use crate::run::Host;
-use crate::spec::{OptionKind, Options, Revision};
+use crate::spec::{Definition, OptionKind, Options, Revision, SourceSpec};
 use crate::store::{DefinitionEntry, DefinitionLog};
 use crate::table::TableHandle;
 
 use super::analyze::{HandlerChoice, Parts, definition};
-use super::create::same_results;
+use super::create::{follow_source, same_results};
 
 /// What an ALTER changes; everything else is inherited.
 #[derive(Debug, Clone, Default)]
@@ -59,7 +62,13 @@ pub async fn alter(host: &Host, table: &Arc<TableHandle>, alteration: &Alteratio
 
     let operational = log.options.merged(name, &alteration.set.of_kind(OptionKind::Operational), &alteration.reset)?;
     let options = (operational != log.options).then_some(operational);
-    let saved = if alteration.touches_definition() { changed(host, name, &inherited, alteration).await? } else { None };
+    let wanted = if alteration.touches_definition() { Some(changed(host, name, &inherited, alteration).await?) } else { None };
+    let (saved, log) = match wanted {
+        Some(new) if same_results(&inherited.definition, &new) => {
+            (None, follow_source(table.incarnation(), &log, Some(&inherited.definition.source), new.source).await?)
+        }
+        other => (other, log),
+    };
     let entry = match (saved, options) {
         (None, None) => return Ok(None),
         (None, Some(options)) => DefinitionEntry::SetOptions { options },
@@ -77,8 +86,9 @@ pub async fn alter(host: &Host, table: &Arc<TableHandle>, alteration: &Alteratio
     Ok(number)
 }
 
-async fn changed(host: &Host, name: &str, inherited: &Revision, alteration: &Alteration) -> Result<Option<crate::spec::Definition>> {
+async fn changed(host: &Host, name: &str, inherited: &Revision, alteration: &Alteration) -> Result<Definition> {
     let mut parts = Parts::of(&inherited.definition, name)?;
+    parts.source = present_source(host, &parts.source).await?;
     if let Some(key) = &alteration.key {
         parts.key.clone_from(key);
     }
@@ -90,8 +100,18 @@ async fn changed(host: &Host, name: &str, inherited: &Revision, alteration: &Alt
     }
     let semantic: Vec<String> = alteration.reset.clone();
     parts.options = parts.options.merged(name, &alteration.set.of_kind(OptionKind::Semantic), &semantic)?;
-    let new = definition(host, name, &parts).await?;
-    Ok((!same_results(&inherited.definition, &new)).then_some(new))
+    definition(host, name, &parts).await
+}
+
+/// The source as this session has it, so that the columns that a new revision takes over are those that another process
+/// brings back; as it is stored where the session does not have it.
+async fn present_source(host: &Host, stored: &SourceSpec) -> Result<SourceSpec> {
+    let [catalog, schema, table] = stored.name.clone();
+    match describe(&host.state, &TableReference::full(catalog, schema, table)).await {
+        Ok(now) => Ok(now),
+        Err(error) if error.code() == ErrorCode::SourceNotFound => Ok(stored.clone()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Makes a saved revision the active one: the number that is active now, and whether anything changed.
@@ -109,7 +129,8 @@ pub async fn activate(host: &Host, table: &Arc<TableHandle>, if_revision: Option
         return Err(Error::new(
             ErrorCode::DefinitionInvalid,
             format!(
-                "table {name:?} has no revision {number}; the newest is {newest}. Remedy: SELECT revision FROM incremental_revisions('{name}')"
+                "table {name:?} has no revision {number}; the newest is {newest}. Remedy: SELECT revision FROM incremental_revisions({})",
+                table.sql_literal()
             ),
         ));
     };

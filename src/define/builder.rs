@@ -100,6 +100,7 @@ impl IncrementalTableBuilder {
             track: self.track,
             options: Options::parse(&name, self.options)?,
             name: self.name,
+            columns: None,
         };
         create(host, &spec, location, self.existing).await.map(|created| created.handle)
     }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use arrow_schema::{Schema, SchemaRef};
 use datafusion::common::TableReference;
 
 use crate::env::Location;
 use crate::error::{Error, ErrorCode, Result};
 use crate::plan::source::describe;
 use crate::run::Host;
-use crate::spec::{Definition, OptionKind, Options, Revision, check_same_types};
+use crate::spec::{Definition, OptionKind, Options, Revision, SourceSpec, check_same_types};
 use crate::store::{DefinitionEntry, DefinitionLog, Incarnation, TableState, TableStore};
 use crate::table::{TableHandle, shown_name};
 
@@ -29,6 +30,8 @@ pub struct TableSpec {
     pub handler: HandlerChoice,
     /// Semantic and operational options.
     pub options: Options,
+    /// Columns that the user declared; they must be the table's.
+    pub columns: Option<SchemaRef>,
 }
 
 /// What to do when the location holds the table already.
@@ -72,6 +75,9 @@ pub async fn create(host: &Host, spec: &TableSpec, location: Location, existing:
         options: spec.options.of_kind(OptionKind::Semantic),
     };
     let definition = definition(host, &name, &parts).await?;
+    if let Some(columns) = &spec.columns {
+        check_columns(&name, columns, &definition.output_schema)?;
+    }
     let operational = spec.options.of_kind(OptionKind::Operational);
     let store = TableStore::new(host.env.clone(), location);
     let stored_name = spec.name.to_quoted_string();
@@ -91,6 +97,23 @@ pub async fn create(host: &Host, spec: &TableSpec, location: Location, existing:
     let saved = reconcile(host, &incarnation, log, (&name, definition, operational), existing).await?;
     let handle = TableHandle::from_incarnation(incarnation, spec.name.clone()).await?;
     Ok(Created { handle, attached: true, saved })
+}
+
+/// Declared columns are optional; those that are written must be the table's.
+///
+/// # Errors
+/// `DEFINITION_MISMATCH`, naming the first column that differs.
+pub fn check_columns(table: &str, declared: &Schema, found: &Schema) -> Result<()> {
+    let names: Vec<String> = declared.fields().iter().map(|field| field.name().clone()).collect();
+    let Some(difference) = check_same_types(declared, found, &names).into_iter().next() else { return Ok(()) };
+    let is = difference.now.map_or("the table does not have it".to_string(), |now| format!("it is {now}"));
+    let column = difference.column;
+    Err(Error::new(
+        ErrorCode::DefinitionMismatch,
+        format!(
+            "table {table:?}: column {column:?} is not as it is declared: {is}. Remedy: correct the declared columns, or leave them out"
+        ),
+    ))
 }
 
 /// Attaches to the table that `location` holds.
@@ -140,6 +163,9 @@ async fn reconcile(
     let same = stored.is_some_and(|stored| same_results(&stored.definition, &definition));
     let same_options = options.is_empty() || log.options == options;
     if same && same_options {
+        if existing == Existing::Alter {
+            follow_source(incarnation, &log, stored.map(|stored| &stored.definition.source), definition.source).await?;
+        }
         return Ok(None);
     }
     if existing == Existing::Attach {
@@ -152,6 +178,11 @@ async fn reconcile(
             ),
         ));
     }
+    let log = if same {
+        follow_source(incarnation, &log, stored.map(|stored| &stored.definition.source), definition.source.clone()).await?
+    } else {
+        log
+    };
     let options = (!same_options).then_some(options);
     let number = log.newest().map_or(1, |newest| newest.number + 1);
     let entry = match (same, options) {
@@ -164,6 +195,21 @@ async fn reconcile(
     };
     incarnation.append_definition(&log, entry).await?;
     Ok((!same).then_some(number))
+}
+
+/// Keeps the statements of the source as the session has it now, if they differ from those that are stored: else another
+/// process would read the source where it was before. No rows change, so this is no revision.
+pub(super) async fn follow_source(
+    incarnation: &Incarnation,
+    log: &DefinitionLog,
+    stored: Option<&SourceSpec>,
+    now: SourceSpec,
+) -> Result<DefinitionLog> {
+    let known = stored.is_some_and(|stored| stored.name != now.name || stored.statements == now.statements);
+    if known {
+        return Ok(log.clone());
+    }
+    incarnation.append_definition(log, DefinitionEntry::SetSource { source: now }).await
 }
 
 /// Whether two definitions decide the same results; how the source is brought back in another process does not count.

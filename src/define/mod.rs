@@ -17,6 +17,6 @@ mod show;
 pub use alter::{Alteration, activate, alter};
 pub use analyze::HandlerChoice;
 pub use builder::IncrementalTableBuilder;
-pub use create::{Created, Existing, TableSpec, attach, create};
+pub use create::{Created, Existing, TableSpec, attach, check_columns, create};
 pub use drop::drop_table;
 pub use show::show_create;

@@ -35,6 +35,9 @@ impl Location {
                 format!("location {location:?} cannot be used: {e}. Remedy: give a folder, or the URL of a registered object store"),
             )
         };
+        if location.trim().is_empty() {
+            return Err(invalid(&"it is empty"));
+        }
         let folder = if location.ends_with('/') { location.to_string() } else { format!("{location}/") };
         let url = ListingTableUrl::parse(&folder).map_err(|e| invalid(&e.strip_backtrace()))?;
         let store_url = url.object_store();

@@ -1,7 +1,11 @@
 //! One attempt at a run: everything that is pinned when it opens.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+
+use datafusion::execution::TaskContext;
+use datafusion::execution::runtime_env::RuntimeEnv;
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::Fingerprinter;
@@ -9,6 +13,7 @@ use crate::spec::{Definition, OperationalOptions, Revision, RunId, RunMode, RunR
 use crate::store::{DataFile, DefinitionLog, Incarnation, Manifest, RunStore, Slot};
 use crate::table::TableHandle;
 
+use super::pool::RunPool;
 use super::{Host, RefreshRequest};
 
 /// The accepted version that a run diffs against.
@@ -37,6 +42,10 @@ pub(super) struct Attempt {
     pub base: Option<Base>,
     pub requested_at: i64,
     pub started_at: i64,
+    /// What the run reserves of the session's memory.
+    pub pool: Arc<RunPool>,
+    committing: Arc<AtomicBool>,
+    spilled: Arc<AtomicU64>,
 }
 
 impl Attempt {
@@ -72,6 +81,9 @@ impl Attempt {
             incarnation,
             requested_at: now,
             started_at: now,
+            pool: Arc::new(RunPool::new(Arc::clone(&host.state.runtime_env().memory_pool))),
+            committing: Arc::default(),
+            spilled: Arc::default(),
         })
     }
 
@@ -147,6 +159,30 @@ impl Attempt {
         summary.requested_at = Some(self.requested_at);
         summary.started_at = Some(self.started_at);
         summary
+    }
+
+    /// Says that the version slot is about to be created: from here on only the slot tells what became of the run.
+    pub fn set_committing(&self) {
+        self.committing.store(true, Ordering::Release);
+    }
+
+    /// What a plan of this run spilled to disk.
+    pub fn add_spilled(&self, bytes: u64) {
+        self.spilled.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    pub fn spilled(&self) -> u64 {
+        self.spilled.load(Ordering::Acquire)
+    }
+
+    pub fn is_committing(&self) -> bool {
+        self.committing.load(Ordering::Acquire)
+    }
+
+    /// The session's task context, with the memory of this run counted.
+    pub fn task_context(&self) -> Arc<TaskContext> {
+        let runtime = RuntimeEnv { memory_pool: Arc::clone(&self.pool) as _, ..self.host.state.runtime_env().as_ref().clone() };
+        Arc::new(TaskContext::from(&self.host.state).with_runtime(Arc::new(runtime)))
     }
 
     pub fn now(&self) -> i64 {

@@ -23,18 +23,19 @@ pub async fn cancel(table: &TableHandle, run: &RunId) -> Result<RunSummary> {
         return Err(Error::new(
             ErrorCode::RunNotFound,
             format!(
-                "table {:?} has no run {:?}. Remedy: SELECT run_id FROM incremental_runs('{}')",
+                "table {:?} has no run {:?}. Remedy: SELECT run_id FROM incremental_runs({})",
                 table.name(),
                 run.as_str(),
-                table.name()
+                table.sql_literal()
             ),
         ));
     }
     let summary = history::summary_of(table, run).await?;
-    if !summary.state.is_final() {
-        runs.write_cancel().await?;
+    if summary.state.is_final() {
+        return Ok(summary);
     }
-    Ok(summary)
+    runs.write_cancel().await?;
+    history::summary_of(table, run).await
 }
 
 /// Ends when somebody asked the run to stop; never on a store error, which must not end a healthy run.

@@ -22,6 +22,7 @@ use crate::store::{Capture, DeadRows, Seal, SealOutcome, SourceFile, SourceState
 use crate::table::IncrementalTable;
 
 use super::attempt::Attempt;
+use super::flow::tables_behind;
 use super::plans::with_empty_hidden;
 
 /// Where the counts come from.
@@ -50,16 +51,14 @@ pub(super) struct CaptureContext {
 pub(super) async fn prepare(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContext>, Arc<dyn ExecutionPlan>)> {
     let started = attempt.elapsed();
     let (source, table_version) = open_source(attempt).await?;
-    let previous = match &attempt.base {
-        Some(base) => Some(attempt.incarnation.source_state(&base.manifest).await?),
-        None => None,
-    };
+    let previous = previous_source(attempt).await?;
     let before = source.identity().await?;
     check_identity(attempt.name(), previous.as_ref(), &before)?;
     check_schema(attempt, &source)?;
 
     let definition = attempt.definition();
     let columns: Vec<String> = definition.input_schema.fields().iter().map(|field| field.name().clone()).collect();
+    source.check_headers(&columns).await?;
     let scan = source.plan(&columns).await?;
     let (counts, plan, against_base) =
         if definition.incremental { diff(attempt, scan)? } else { (Counts::Whole(OnceLock::new()), with_empty_hidden(scan)?, false) };
@@ -88,24 +87,33 @@ fn diff(attempt: &Attempt, scan: Arc<dyn ExecutionPlan>) -> Result<(Counts, Arc<
 /// The source; one that is itself an incremental table is pinned at its newest version.
 async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<(String, u64)>)> {
     let mut source = resolve(&attempt.host.state, attempt.name(), &attempt.definition().source).await?;
+    for handle in tables_behind(source.provider.as_ref()) {
+        if handle.newest().await?.is_none() {
+            let (table, source) = (attempt.name(), handle.name());
+            return Err(Error::new(
+                ErrorCode::SourceNotReady,
+                format!("table {table:?}: its source {source:?} was never published. Remedy: REFRESH {source} first"),
+            ));
+        }
+    }
     let Some(table) = source.provider.downcast_ref::<IncrementalTable>() else { return Ok((source, None)) };
     let handle = table.handle();
-    let Some(snapshot) = handle.newest().await? else {
-        return Err(Error::new(
-            ErrorCode::SourceNotReady,
-            format!(
-                "table {:?}: its source {:?} was never published. Remedy: REFRESH {} first",
-                attempt.name(),
-                handle.name(),
-                handle.name()
-            ),
-        ));
-    };
+    let Some(snapshot) = handle.newest().await? else { return Ok((source, None)) };
     let version = snapshot.version.unwrap_or_default();
     let pinned = (snapshot.incarnation.id().to_string(), version);
     source.schema = Arc::clone(&snapshot.output_schema);
     source.provider = Arc::new(IncrementalTable::at(Arc::clone(handle), snapshot));
     Ok((source, Some(pinned)))
+}
+
+/// What the base's run saw of this source; nothing when it read another one.
+async fn previous_source(attempt: &Attempt) -> Result<Option<SourceState>> {
+    let Some(base) = &attempt.base else { return Ok(None) };
+    let revision = attempt.definitions.revision(base.manifest.revision);
+    if revision.is_none_or(|revision| revision.definition.source.name != attempt.definition().source.name) {
+        return Ok(None);
+    }
+    attempt.incarnation.source_state(&base.manifest).await.map(Some)
 }
 
 fn check_schema(attempt: &Attempt, source: &ResolvedSource) -> Result<()> {
@@ -115,13 +123,17 @@ fn check_schema(attempt: &Attempt, source: &ResolvedSource) -> Result<()> {
     if differences.is_empty() {
         return Ok(());
     }
-    let list: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    let mut list: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    // A column that the files do not agree on is found as gone.
+    let about = |text: &&String| differences.iter().any(|d| text.starts_with(&format!("{:?} is ", d.column)));
+    list.extend(source.disagreements.iter().filter(about).map(|text| format!("its files do not agree: {text}")));
     Err(Error::new(
         ErrorCode::SchemaChanged,
         format!(
-            "table {name:?}: the source's schema is not the one of revision {revision}: {list}. Remedy: if the change is meant, \
+            "table {table:?}: the source's schema is not the one of revision {revision}: {list}. Remedy: if the change is meant, \
              ALTER INCREMENTAL TABLE {name} ACCEPT SCHEMA (all rows are rebuilt); for CSV and JSON sources declare the column types",
-            name = attempt.name(),
+            table = attempt.name(),
+            name = attempt.table.sql_name(),
             revision = attempt.revision.number,
             list = list.join("; "),
         ),
@@ -159,7 +171,7 @@ impl CaptureContext {
     /// Checks that source and base stood still, then seals `capture` (which gets the dead rows), or adopts the seal
     /// that another attempt of this run made first.
     pub async fn seal(&self, capture: impl FnOnce(Vec<DeadRows>) -> Capture + Send) -> Result<Seal> {
-        same_identity(&self.before, &self.source.identity().await?)?;
+        same_identity(self.attempt.name(), &self.before, &self.source.identity().await?)?;
         self.attempt.check_base_is_newest().await?;
         let dead = self.write_dead_rows().await?;
         let seal = self.describe(capture(dead)).await?;
@@ -171,7 +183,7 @@ impl CaptureContext {
 
     /// What the seal would say, for a run that stores nothing.
     pub async fn unsealed(&self) -> Result<Seal> {
-        same_identity(&self.before, &self.source.identity().await?)?;
+        same_identity(self.attempt.name(), &self.before, &self.source.identity().await?)?;
         self.describe(Capture::Input { changes: vec![], dead: vec![] }).await
     }
 
@@ -207,7 +219,7 @@ impl CaptureContext {
             source: self.source_state().await?,
             captured_at: attempt.now(),
             ms_capture: attempt.ms_since(self.started),
-            peak_memory_bytes: report.peak_memory_bytes,
+            peak_memory_bytes: attempt.pool.peak().max(report.peak_memory_bytes),
             spilled_bytes: report.spilled_bytes,
             capture,
         })

@@ -8,6 +8,7 @@ use crate::spec::{Revision, RunSummary};
 use crate::store::{CommitOutcome, DataFile, FORMAT, Manifest, SourceState, VersionDelta, VersionKind};
 
 use super::attempt::{Attempt, Base};
+use super::history;
 
 /// What a new version holds.
 #[derive(Debug)]
@@ -62,10 +63,11 @@ pub(super) async fn commit_version(
         delta: delta(base_files, &new.files),
         summary,
     };
+    attempt.set_committing();
     match incarnation.commit(&manifest, &attempt.run, &attempt.id).await? {
         CommitOutcome::Committed(_) => Ok(manifest.summary),
         // Another attempt of this very run was first: its version is this run's answer.
-        CommitOutcome::Lost(winner) if winner.run == attempt.run => Ok(incarnation.manifest(&winner).await?.summary.clone()),
+        CommitOutcome::Lost(winner) if winner.run == attempt.run => history::version_summary(incarnation, &winner).await,
         CommitOutcome::Lost(winner) => Err(Error::new(
             ErrorCode::RunConflict,
             format!(

@@ -119,7 +119,7 @@ async fn write_live_rows(attempt: &Attempt, base: &Base, chosen: &[DataFile]) ->
     };
     let rows = CompactExec::new(attempt.incarnation.clone(), chosen.to_vec(), Arc::clone(&manifest.output_schema));
     let plan: Arc<dyn ExecutionPlan> = Arc::new(MergeExec::new(Arc::new(rows), Arc::new(pairs)));
-    let context = format!("table {:?}: compaction failed; the published rows are what they were. Cause", attempt.name());
+    let context = format!("table {:?}: compaction failed; the published rows are what they were", attempt.name());
     let batches = collect(plan, attempt.host.state.task_ctx()).await;
     let batches = batches.map_err(|e| Error::from_datafusion(e, ErrorCode::StoreFailed, context))?;
     let lists = batches.iter().map(decode_file_list).collect::<Result<Vec<_>>>()?;

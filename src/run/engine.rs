@@ -17,8 +17,8 @@ use crate::table::TableHandle;
 use super::attempt::Attempt;
 use super::capture::{self, CaptureContext};
 use super::open::{Admission, admit};
-use super::publish::{Pinned, Publication, publish_output};
-use super::{Host, Phase, RefreshRequest, RunResult, cancel, compaction, guard, plans};
+use super::publish::{Pinned, Publication, Work, publish_output, spilled};
+use super::{Host, Phase, RefreshRequest, RunResult, cancel, compaction, guard, history, plans};
 
 /// Runs one refresh. The result has the run's row also when it failed; every run that was admitted keeps its record.
 pub async fn refresh(host: &Host, table: &Arc<TableHandle>, request: RefreshRequest) -> RunResult {
@@ -49,15 +49,15 @@ async fn admitted(host: &Host, table: &Arc<TableHandle>, request: &RefreshReques
     };
     let attempt = Attempt::open(host, table, request, run.clone()).await?;
     let lease = match request.mode {
-        RunMode::Published => Some(incarnation.take_lease(run, &attempt.id).await?),
-        RunMode::Draft => None,
+        RunMode::Published => incarnation.take_lease(run, &attempt.id).await?,
+        RunMode::Draft => incarnation.take_draft_lease(run, &attempt.id).await?,
     };
     let result = leased(attempt, request, stored, known).await;
     release(lease).await;
     result
 }
 
-/// The part that runs under the lease (drafts have none).
+/// The part that runs under the lease.
 async fn leased(mut attempt: Attempt, request: &RefreshRequest, stored: RunRequest, known: bool) -> Result<RunResult> {
     // Another attempt may have got further between the first look and the lease: only now is the answer final.
     let seal = match admit(&attempt.incarnation, attempt.name(), &attempt.run, request, stored.requested_at).await? {
@@ -69,8 +69,13 @@ async fn leased(mut attempt: Attempt, request: &RefreshRequest, stored: RunReque
         attempt.runs.write_request(&stored).await?;
     }
     attempt.runs.start_attempt(&attempt.id).await?;
-    let attempt = adopt(attempt, seal.as_deref()).await.map(Arc::new)?;
-    let outcome = cancellable(&attempt, seal).await;
+    let (attempt, outcome) = match adopt(attempt.clone(), seal.as_deref()).await.map(Arc::new) {
+        Ok(adopted) => {
+            let outcome = cancellable(&adopted, seal).await;
+            (adopted, outcome)
+        }
+        Err(error) => (Arc::new(attempt), Err(error)),
+    };
     let result = record(&attempt, outcome).await;
     if result.error.is_none() && request.mode == RunMode::Published {
         compaction::after_run(&attempt).await;
@@ -78,12 +83,10 @@ async fn leased(mut attempt: Attempt, request: &RefreshRequest, stored: RunReque
     Ok(result)
 }
 
-async fn release(lease: Option<Lease>) {
-    if let Some(lease) = lease {
-        // The lease only saves work: one that cannot be released expires by itself.
-        if let Err(error) = lease.release().await {
-            log::warn!("a lease was not released and will expire: {error}");
-        }
+async fn release(lease: Lease) {
+    // The lease only saves work: one that cannot be released expires by itself.
+    if let Err(error) = lease.release().await {
+        log::warn!("a lease was not released and will expire: {error}");
     }
 }
 
@@ -103,17 +106,25 @@ async fn adopt(mut attempt: Attempt, seal: Option<&Seal>) -> Result<Attempt> {
 
 async fn cancellable(attempt: &Arc<Attempt>, seal: Option<Box<Seal>>) -> Result<RunSummary> {
     let asked = cancel::requested(attempt.runs.clone(), attempt.host.env.clone());
+    let mut work = Box::pin(drive(attempt, seal));
     tokio::select! {
-        result = Box::pin(drive(attempt, seal)) => result,
-        () = asked => after_cancel(attempt).await,
+        result = &mut work => return result,
+        () = asked => {}
     }
+    if attempt.is_committing() {
+        // The slot may be on its way already: only its outcome can be told.
+        return work.await;
+    }
+    drop(work);
+    after_cancel(attempt).await
 }
 
 /// The slot decides: a run that had won it when it was cancelled is published.
 async fn after_cancel(attempt: &Attempt) -> Result<RunSummary> {
-    let slot = attempt.incarnation.slot(attempt.next_version()).await?;
-    if let Some(slot) = slot.filter(|slot| slot.run == attempt.run) {
-        return Ok(attempt.incarnation.manifest(&slot).await?.summary.clone());
+    if let Some(slot) = attempt.incarnation.slot(attempt.next_version()).await? {
+        if slot.run == attempt.run {
+            return history::version_summary(&attempt.incarnation, &slot).await;
+        }
     }
     Err(Error::new(
         ErrorCode::Cancelled,
@@ -127,14 +138,8 @@ async fn record(attempt: &Attempt, outcome: Result<RunSummary>) -> RunResult {
         Ok(summary) => RunResult { summary, error: None },
         Err(error) => {
             let mut summary = attempt.summary(state_of(&error));
-            if let Ok(Some(seal)) = attempt.runs.seal().await {
-                summary.reason = Some(seal.reason);
-                summary.rows_created = Some(seal.created);
-                summary.rows_updated = Some(seal.updated);
-                summary.rows_deleted = Some(seal.deleted);
-                summary.rows_unchanged = Some(seal.unchanged);
-                summary.captured_at = Some(seal.captured_at);
-                summary.ms_capture = Some(seal.ms_capture);
+            if let Err(error) = history::fill_from_seal(&attempt.incarnation, &attempt.run, &mut summary).await {
+                log::warn!("table {:?}: the seal of run {:?} cannot be read: {error}", attempt.name(), attempt.run.as_str());
             }
             summary.ended_at = Some(attempt.now());
             summary.error_code = Some(error.code().as_str().to_string());
@@ -197,7 +202,8 @@ async fn capture_once(attempt: &Arc<Attempt>, handler: &BoundHandler) -> Result<
     }
     let sink = Arc::new(InputSeal::new(context));
     let plan = plans::capture_plan(attempt, diff, sink.clone())?;
-    execute(attempt, plan, ErrorCode::CaptureFailed, "capturing the source failed").await?;
+    execute(attempt, Arc::clone(&plan), ErrorCode::CaptureFailed, "capturing the source failed").await?;
+    attempt.add_spilled(spilled(&plan));
     let seal = sink.sealed.get().cloned().ok_or_else(|| Error::internal("the capture ended without a seal"))?;
     finish(attempt, handler, seal).await
 }
@@ -228,7 +234,7 @@ impl SealSink for InputSeal {
 
 /// Publishes a sealed run: the handler is called only when there are rows for it.
 async fn finish(attempt: &Arc<Attempt>, handler: &BoundHandler, seal: Seal) -> Result<RunSummary> {
-    let Capture::Input { changes, .. } = &seal.capture else { return publish_output(attempt, &seal).await };
+    let Capture::Input { changes, .. } = &seal.capture else { return publish_output(attempt, &seal, Work::default()).await };
     guard::check(attempt, &seal)?;
     attempt.host.report(attempt.name(), Phase::Handle);
     let changes = changes.clone();
@@ -247,6 +253,6 @@ async fn published(attempt: &Attempt, plan: Arc<dyn ExecutionPlan>, publication:
 }
 
 async fn execute(attempt: &Attempt, plan: Arc<dyn ExecutionPlan>, code: ErrorCode, what: &str) -> Result<()> {
-    let context = format!("table {:?}: {what}; nothing was published. Remedy: mend the cause and run again. Cause", attempt.name());
-    collect(plan, attempt.host.state.task_ctx()).await.map(drop).map_err(|e| Error::from_datafusion(e, code, context))
+    let context = format!("table {:?}: {what}; nothing was published. Remedy: mend the cause and run again", attempt.name());
+    collect(plan, attempt.task_context()).await.map(drop).map_err(|e| Error::from_datafusion(e, code, context))
 }

@@ -59,23 +59,28 @@ pub async fn dependencies(host: &Host, table: &TableHandle) -> BTreeSet<String> 
     let Ok(definitions) = table.incarnation().definitions().await else { return BTreeSet::new() };
     let Some(revision) = definitions.active() else { return BTreeSet::new() };
     let Ok(source) = resolve(&host.state, table.name(), &revision.definition.source).await else { return BTreeSet::new() };
-    let mut found = BTreeSet::new();
-    collect_tables(source.provider.as_ref(), &mut found);
+    tables_behind(source.provider.as_ref()).iter().map(|table| id(table)).collect()
+}
+
+/// The incremental tables that reading `provider` reads: itself, or those behind views.
+pub(super) fn tables_behind(provider: &dyn TableProvider) -> Vec<Arc<TableHandle>> {
+    let mut found = vec![];
+    collect_tables(provider, &mut found);
     found
 }
 
-fn collect_tables(provider: &dyn TableProvider, found: &mut BTreeSet<String>) {
+fn collect_tables(provider: &dyn TableProvider, found: &mut Vec<Arc<TableHandle>>) {
     if let Some(table) = provider.downcast_ref::<IncrementalTable>() {
-        found.insert(id(table.handle()));
+        found.push(Arc::clone(table.handle()));
         return;
     }
     if let Some(plan) = provider.get_logical_plan() {
         // The walk itself cannot fail: the visitor never does.
         let _ = plan.apply_with_subqueries(|node| {
-            if let LogicalPlan::TableScan(scan) = node
-                && let Ok(provider) = source_as_provider(&scan.source)
-            {
-                collect_tables(provider.as_ref(), found);
+            if let LogicalPlan::TableScan(scan) = node {
+                if let Ok(provider) = source_as_provider(&scan.source) {
+                    collect_tables(provider.as_ref(), found);
+                }
             }
             Ok(TreeNodeRecursion::Continue)
         });

@@ -33,10 +33,11 @@ pub(super) fn check(attempt: &Attempt, seal: &Seal) -> Result<()> {
     Err(Error::new(
         ErrorCode::DeleteGuard,
         format!(
-            "table {name:?}: run {run:?} would delete {removed} of {base_rows} rows, more than max_deleted_fraction allows; \
+            "table {table:?}: run {run:?} would delete {removed} of {base_rows} rows, more than max_deleted_fraction allows; \
              nothing is published. Remedy: check that the source is complete; to publish exactly this capture run \
              REFRESH {name} RUN '{run}' ALLOW DELETES",
-            name = attempt.name(),
+            table = attempt.name(),
+            name = attempt.table.sql_name(),
             run = attempt.run.as_str(),
         ),
     ))

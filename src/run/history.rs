@@ -2,7 +2,7 @@
 
 use crate::error::{ErrorCode, Result};
 use crate::spec::{RunId, RunMode, RunState, RunSummary};
-use crate::store::{AttemptRecord, Incarnation};
+use crate::store::{AttemptRecord, Incarnation, Slot};
 use crate::table::TableHandle;
 
 /// The rows of a table's runs, newest request first.
@@ -47,14 +47,51 @@ async fn published(incarnation: &Incarnation, run: &RunId) -> Result<Option<RunS
         return Ok(None);
     }
     match incarnation.slot(seal.base.unwrap_or(0) + 1).await? {
-        Some(slot) if slot.run == *run => match incarnation.manifest(&slot).await {
-            Ok(manifest) => Ok(Some(manifest.summary.clone())),
-            // Vacuum took the version; the attempt's own record says the same.
-            Err(error) if error.code() == ErrorCode::HistoryMissing => Ok(None),
-            Err(error) => Err(error),
-        },
+        Some(slot) if slot.run == *run => version_summary(incarnation, &slot).await.map(Some),
         _ => Ok(None),
     }
+}
+
+/// The row of the run that made a version. A vacuum takes old manifests, but never what the run itself recorded.
+pub(super) async fn version_summary(incarnation: &Incarnation, slot: &Slot) -> Result<RunSummary> {
+    match incarnation.manifest(slot).await {
+        Ok(manifest) => Ok(manifest.summary.clone()),
+        Err(error) if error.code() == ErrorCode::HistoryMissing => recorded_summary(incarnation, slot).await,
+        Err(error) => Err(error),
+    }
+}
+
+/// What the records of a published run say: its end, or its seal when its process died right after the publish.
+async fn recorded_summary(incarnation: &Incarnation, slot: &Slot) -> Result<RunSummary> {
+    let runs = incarnation.run(&slot.run);
+    let ends = runs.attempts().await?.into_iter().filter_map(|attempt| attempt.end);
+    let mut summary = match ends.rev().find(|end| end.state == RunState::Published) {
+        Some(end) => end,
+        None => {
+            let mut summary = RunSummary::new(slot.run.as_str(), RunMode::Published, RunState::Published);
+            summary.requested_at = runs.request().await?.map(|request| request.requested_at);
+            fill_from_seal(incarnation, &slot.run, &mut summary).await?;
+            summary
+        }
+    };
+    summary.version = Some(slot.version);
+    Ok(summary)
+}
+
+/// The counts that a run sealed.
+pub(super) async fn fill_from_seal(incarnation: &Incarnation, run: &RunId, summary: &mut RunSummary) -> Result<()> {
+    let Some(seal) = incarnation.run(run).seal().await? else { return Ok(()) };
+    summary.revision = Some(seal.revision);
+    summary.reason = Some(seal.reason);
+    summary.rows_created = Some(seal.created);
+    summary.rows_updated = Some(seal.updated);
+    summary.rows_deleted = Some(seal.deleted);
+    summary.rows_unchanged = Some(seal.unchanged);
+    summary.files_read = Some(seal.files_read);
+    summary.files_skipped = Some(seal.files_skipped);
+    summary.captured_at = Some(seal.captured_at);
+    summary.ms_capture = Some(seal.ms_capture);
+    Ok(())
 }
 
 /// A run without a final record: at work while its lease lives, else cancelled on request, else abandoned.
@@ -65,7 +102,11 @@ async fn unfinished(
     attempts: &[AttemptRecord],
     cancelled: bool,
 ) -> Result<RunSummary> {
-    let leased = incarnation.active_lease().await?.is_some_and(|lease| lease.run == *run);
+    let lease = match mode {
+        RunMode::Published => incarnation.active_lease().await?,
+        RunMode::Draft => incarnation.active_draft_lease(run).await?,
+    };
+    let leased = lease.is_some_and(|lease| lease.run == *run);
     let state = match (leased, cancelled) {
         (true, _) => RunState::Running,
         (false, true) => RunState::Cancelled,
@@ -73,14 +114,6 @@ async fn unfinished(
     };
     let mut summary = RunSummary::new(run.as_str(), mode, state);
     summary.started_at = attempts.last().map(|attempt| attempt.started_at);
-    if let Some(seal) = incarnation.run(run).seal().await? {
-        summary.revision = Some(seal.revision);
-        summary.reason = Some(seal.reason);
-        summary.rows_created = Some(seal.created);
-        summary.rows_updated = Some(seal.updated);
-        summary.rows_deleted = Some(seal.deleted);
-        summary.rows_unchanged = Some(seal.unchanged);
-        summary.captured_at = Some(seal.captured_at);
-    }
+    fill_from_seal(incarnation, run, &mut summary).await?;
     Ok(summary)
 }

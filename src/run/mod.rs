@@ -23,6 +23,7 @@ mod history;
 mod host;
 mod open;
 mod plans;
+mod pool;
 mod publish;
 mod request;
 mod rollback;

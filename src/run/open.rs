@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::spec::{RunId, RunMode, RunSummary};
 use crate::store::{Incarnation, RunRequest, Seal};
 
-use super::RefreshRequest;
+use super::{RefreshRequest, history};
 
 /// How to go on with a run id.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) async fn admit(incarnation: &Incarnation, table: &str, run: &RunId, r
         let version = seal.base.unwrap_or(0) + 1;
         if let Some(slot) = incarnation.slot(version).await? {
             if slot.run == *run {
-                return Ok(Admission::Answered(Box::new(incarnation.manifest(&slot).await?.summary.clone())));
+                return Ok(Admission::Answered(Box::new(history::version_summary(incarnation, &slot).await?)));
             }
             return Err(stale(table, run, version, &slot.run));
         }

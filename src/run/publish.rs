@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use roaring::RoaringTreemap;
 
 use crate::error::{Error, Result};
@@ -39,6 +40,8 @@ pub(super) struct Publication {
     pub pinned: Pinned,
     /// When handling began, on the clock's elapsed time.
     pub started: std::time::Duration,
+    /// What writing took, once the files are written.
+    work: OnceLock<Work>,
     /// The run's row, once it is published.
     pub result: OnceLock<RunSummary>,
 }
@@ -46,21 +49,52 @@ pub(super) struct Publication {
 impl Publication {
     pub fn new(attempt: Arc<Attempt>, pinned: Pinned) -> Arc<Self> {
         let started = attempt.elapsed();
-        Arc::new(Self { attempt, pinned, started, result: OnceLock::new() })
+        Arc::new(Self { attempt, pinned, started, work: OnceLock::new(), result: OnceLock::new() })
     }
+}
+
+/// What handling and writing took.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Work {
+    pub ms_handle: u64,
+    pub ms_write: u64,
+    pub spilled_bytes: u64,
+}
+
+impl Work {
+    /// `writer` has been executed to its end.
+    fn of(writer: &Arc<dyn ExecutionPlan>) -> Self {
+        // The writers of all partitions work side by side and share one clock.
+        let writers = writer.children().first().map_or(1, |input| input.output_partitioning().partition_count().max(1));
+        let nanos = writer.metrics().and_then(|metrics| metrics.elapsed_compute()).unwrap_or_default() / writers;
+        let ms_write = u64::try_from(nanos / 1_000_000).unwrap_or(u64::MAX);
+        Self { ms_handle: 0, ms_write, spilled_bytes: spilled(writer) }
+    }
+}
+
+/// What all nodes below spilled to disk.
+pub(super) fn spilled(plan: &Arc<dyn ExecutionPlan>) -> u64 {
+    let own = plan.metrics().and_then(|metrics| metrics.spilled_bytes()).unwrap_or_default();
+    u64::try_from(own).unwrap_or(u64::MAX) + plan.children().into_iter().map(spilled).sum::<u64>()
 }
 
 #[async_trait]
 impl PublishSink for Publication {
+    fn wrote(&self, writer: &Arc<dyn ExecutionPlan>) {
+        self.work.get_or_init(|| Work::of(writer));
+    }
+
     async fn publish(&self, files: Vec<DataFile>) -> Result<RunSummary> {
         let summary = match &self.pinned {
             Pinned::Sealed(seal) => {
-                let ms_write = self.attempt.ms_since(self.started);
-                publish_sealed(&self.attempt, seal, files, ms_write).await?
+                let work = self.work.get().copied().unwrap_or_default();
+                let ms_write = work.ms_write.min(self.attempt.ms_since(self.started));
+                let ms_handle = self.attempt.ms_since(self.started) - ms_write;
+                publish_sealed(&self.attempt, seal, files, Work { ms_handle, ms_write, ..work }).await?
             }
             Pinned::OnePass(capture) => {
                 let seal = capture.seal(|dead| Capture::Output { files, dead, ms_handle: 0, ms_write: 0 }).await?;
-                publish_output(&self.attempt, &seal).await?
+                publish_output(&self.attempt, &seal, self.work.get().copied().unwrap_or_default()).await?
             }
         };
         Ok(self.result.get_or_init(|| summary).clone())
@@ -68,18 +102,19 @@ impl PublishSink for Publication {
 }
 
 /// Publishes a seal whose capture is its output.
-pub(super) async fn publish_output(attempt: &Attempt, seal: &Seal) -> Result<RunSummary> {
-    let Capture::Output { files, ms_write, .. } = &seal.capture else {
+pub(super) async fn publish_output(attempt: &Attempt, seal: &Seal, work: Work) -> Result<RunSummary> {
+    let Capture::Output { files, ms_handle, ms_write, .. } = &seal.capture else {
         return Err(Error::internal("the seal holds an input capture where an output was expected"));
     };
     guard::check(attempt, seal)?;
-    publish_sealed(attempt, seal, files.clone(), *ms_write).await
+    let work = Work { ms_handle: *ms_handle, ms_write: *ms_write, ..work };
+    publish_sealed(attempt, seal, files.clone(), work).await
 }
 
-async fn publish_sealed(attempt: &Attempt, seal: &Seal, files: Vec<DataFile>, ms_write: u64) -> Result<RunSummary> {
+async fn publish_sealed(attempt: &Attempt, seal: &Seal, files: Vec<DataFile>, work: Work) -> Result<RunSummary> {
     let started = attempt.elapsed();
     attempt.host.report(attempt.name(), Phase::Publish);
-    let mut summary = summarize(attempt, seal, &files, ms_write);
+    let mut summary = summarize(attempt, seal, &files, work);
     if attempt.mode == RunMode::Draft {
         summary.rows_total = Some(files.iter().map(DataFile::live_rows).sum());
         summary.ended_at = Some(attempt.now());
@@ -119,7 +154,7 @@ async fn read_dead(attempt: &Attempt, files: &[DataFile], dead: &[DeadRows]) -> 
     Ok(positions)
 }
 
-fn summarize(attempt: &Attempt, seal: &Seal, files: &[DataFile], ms_write: u64) -> RunSummary {
+fn summarize(attempt: &Attempt, seal: &Seal, files: &[DataFile], work: Work) -> RunSummary {
     let full = matches!(seal.reason, RunReason::Full);
     let written: u64 = files.iter().map(|f| f.data.bytes + f.index.bytes).sum();
     let captured: u64 = match &seal.capture {
@@ -139,11 +174,11 @@ fn summarize(attempt: &Attempt, seal: &Seal, files: &[DataFile], ms_write: u64) 
     summary.files_read = Some(seal.files_read);
     summary.files_skipped = Some(seal.files_skipped);
     summary.bytes_written = Some(written + captured);
-    summary.peak_memory_bytes = Some(seal.peak_memory_bytes);
-    summary.spilled_bytes = Some(seal.spilled_bytes);
+    summary.peak_memory_bytes = Some(seal.peak_memory_bytes.max(attempt.pool.peak()));
+    summary.spilled_bytes = Some(seal.spilled_bytes + attempt.spilled() + work.spilled_bytes);
     summary.captured_at = Some(seal.captured_at);
     summary.ms_capture = Some(seal.ms_capture);
-    summary.ms_handle = Some(ms_write);
-    summary.ms_write = Some(ms_write);
+    summary.ms_handle = Some(work.ms_handle);
+    summary.ms_write = Some(work.ms_write);
     summary
 }

@@ -30,7 +30,7 @@ pub async fn rollback(host: &Host, table: &Arc<TableHandle>, version: u64) -> Re
 async fn leased(mut attempt: Attempt, version: u64) -> Result<RunSummary> {
     let started = attempt.elapsed();
     attempt.base = super::attempt::newest_base(&attempt.incarnation).await?;
-    let slot = attempt.incarnation.slot(version).await?.ok_or_else(|| not_found(attempt.name(), version))?;
+    let slot = attempt.incarnation.slot(version).await?.ok_or_else(|| not_found(&attempt.table, version))?;
     let manifest = attempt.incarnation.manifest(&slot).await?;
     let files = attempt.incarnation.files(&manifest).await?;
     attempt.table.at_version(version).await?;
@@ -53,9 +53,13 @@ async fn leased(mut attempt: Attempt, version: u64) -> Result<RunSummary> {
     commit_version(&attempt, new, summary, started).await
 }
 
-pub(super) fn not_found(table: &str, version: u64) -> Error {
+pub(super) fn not_found(table: &TableHandle, version: u64) -> Error {
     Error::new(
         ErrorCode::VersionNotFound,
-        format!("table {table:?} has no version {version}. Remedy: SELECT version FROM incremental_versions('{table}')"),
+        format!(
+            "table {:?} has no version {version}. Remedy: SELECT version FROM incremental_versions({})",
+            table.name(),
+            table.sql_literal()
+        ),
     )
 }

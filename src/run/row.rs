@@ -93,7 +93,7 @@ fn key_predicate(attempt: &Attempt, key: &[ScalarValue]) -> Result<Expr> {
     for (field, value) in fields.iter().zip(key) {
         let value = value.cast_to(field.data_type()).map_err(|e| {
             let what = format!("table {:?}: {value} is no value of key column {:?} ({})", attempt.name(), field.name(), field.data_type());
-            Error::from_datafusion(e, ErrorCode::StatementInvalid, format!("{what}. Remedy: give a value of its type. Cause"))
+            Error::from_datafusion(e, ErrorCode::StatementInvalid, format!("{what}. Remedy: give a value of its type"))
         })?;
         let equals = Expr::Column(Column::new_unqualified(field.name())).eq(Expr::Literal(value, None));
         predicate = Some(match predicate {
@@ -106,7 +106,7 @@ fn key_predicate(attempt: &Attempt, key: &[ScalarValue]) -> Result<Expr> {
 
 async fn one_row(host: &Host, attempt: &Attempt, provider: Arc<dyn TableProvider>, predicate: &Expr) -> Result<Option<RecordBatch>> {
     let ctx = SessionContext::new_with_state(host.state.clone());
-    let what = format!("table {:?}: looking the row up failed. Cause", attempt.name());
+    let what = format!("table {:?}: looking the row up failed", attempt.name());
     let failed = |e| Error::from_datafusion(e, ErrorCode::CaptureFailed, &what);
     let rows = ctx.read_table(provider).and_then(|rows| rows.filter(predicate.clone())).map_err(failed)?;
     let batches = rows.collect().await.map_err(failed)?;
@@ -129,17 +129,20 @@ async fn origin(host: &Host, attempt: &Attempt, snapshot: &Snapshot, predicate: 
     origin.version = number(VERSION).and_then(|v| u64::try_from(v).ok());
     if let Some(slot) = attempt.incarnation.slot(origin.version.unwrap_or_default()).await? {
         origin.run = Some(slot.run.as_str().to_string());
-        // A vacuumed version has no manifest any more; its run is still known.
-        if let Ok(manifest) = attempt.incarnation.manifest(&slot).await {
-            origin.revision = Some(manifest.revision);
-            origin.at = Some(manifest.committed_at);
-        }
+        let run = history::version_summary(&attempt.incarnation, &slot).await?;
+        origin.revision = run.revision;
+        origin.at = run.ended_at;
     }
     Ok(origin)
 }
 
 async fn source_row(host: &Host, attempt: &Attempt, predicate: &Expr) -> Result<Option<RecordBatch>> {
-    let source = resolve(&host.state, attempt.name(), &attempt.definition().source).await?;
+    let source = match resolve(&host.state, attempt.name(), &attempt.definition().source).await {
+        Ok(source) => source,
+        // A source that is gone is what the verdict says, not a reason to say nothing of the row.
+        Err(error) if error.code() == ErrorCode::SourceNotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
     one_row(host, attempt, source.provider, predicate).await
 }
 

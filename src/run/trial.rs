@@ -25,10 +25,10 @@ pub async fn dry_run(host: &Host, table: &Arc<TableHandle>, request: RefreshRequ
     let attempt = Arc::new(Attempt::open(host, table, &request, run).await?);
     let (context, diff) = capture::prepare(&attempt).await?;
     let failed = |e| {
-        let what = format!("table {:?}: reading the source failed. Remedy: mend the source and run again. Cause", attempt.name());
+        let what = format!("table {:?}: reading the source failed. Remedy: mend the source and run again", attempt.name());
         Error::from_datafusion(e, ErrorCode::CaptureFailed, what)
     };
-    let stream = execute_stream(diff, host.state.task_ctx()).map_err(failed)?;
+    let stream = execute_stream(diff, attempt.task_context()).map_err(failed)?;
     let rows = stream.try_fold(0, |rows, batch| std::future::ready(Ok(rows + batch.num_rows()))).await.map_err(failed)?;
     context.counted(u64::try_from(rows).unwrap_or(u64::MAX));
     let seal = context.unsealed().await?;

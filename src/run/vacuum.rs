@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::spec::{RunId, RunState};
+use crate::spec::{RunId, RunMode, RunState};
 use crate::store::{VacuumReport, VersionKind, retention};
 use crate::table::TableHandle;
 
@@ -61,7 +61,9 @@ async fn leased(mut attempt: Attempt, older_than: Duration) -> Result<VacuumRepo
 /// A run that sleeps through a vacuum must not publish deleted files: its base must be older than the newest version.
 async fn unfinished_runs(attempt: &Attempt) -> Result<bool> {
     let runs = history::run_summaries(&attempt.table).await?;
-    Ok(runs.iter().any(|run| matches!(run.state, RunState::Running | RunState::Abandoned | RunState::Unknown | RunState::Held)))
+    // A draft publishes nothing.
+    let mut published = runs.iter().filter(|run| run.mode == RunMode::Published);
+    Ok(published.any(|run| matches!(run.state, RunState::Running | RunState::Abandoned | RunState::Unknown | RunState::Held)))
 }
 
 async fn fence(attempt: &Attempt) -> Result<()> {

@@ -251,9 +251,21 @@ fn spec(name: &str) -> Option<&'static OptionSpec> {
 }
 
 fn unknown(table: &str, name: &str) -> Error {
-    let nearest = OPTIONS.iter().map(|spec| spec.name).min_by_key(|known| strsim::damerau_levenshtein(known, name)).unwrap_or_default();
-    refused(table, name, "does not exist", &format!("the nearest option is {nearest:?}"))
+    let near = |known: &&str| strsim::damerau_levenshtein(known, name);
+    let known = OPTIONS.iter().map(|spec| spec.name).chain(CLAUSES.iter().map(|(option, _)| *option));
+    let nearest = known.min_by_key(near).unwrap_or_default();
+    let remedy = match CLAUSES.iter().find(|(option, _)| *option == nearest) {
+        Some((option, clause)) => {
+            format!("the nearest is {option:?}, which is an option of CREATE EXTERNAL TABLE only; elsewhere write {clause}")
+        }
+        None => format!("the nearest option is {nearest:?}"),
+    };
+    refused(table, name, "does not exist", &remedy)
 }
+
+/// What CREATE EXTERNAL TABLE takes as options, and the clauses that say it elsewhere.
+const CLAUSES: &[(&str, &str)] =
+    &[("source", "FROM …"), ("key", "KEY (…)"), ("track", "TRACK (…)"), ("handler", "AS SELECT … or HANDLER '…'")];
 
 fn refused(table: &str, name: &str, what: &str, remedy: &str) -> Error {
     Error::new(ErrorCode::OptionUnknown, format!("table {table:?}: option {name:?} {what}. Remedy: {remedy}"))

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
+use parquet::arrow::ArrowSchemaConverter;
 
 /// The logical type: encodings folded away, at every depth.
 pub fn normalize_type(data_type: &DataType) -> DataType {
@@ -132,22 +133,45 @@ pub fn same_type(a: &DataType, b: &DataType) -> bool {
 
 /// Why a column of this type cannot be used (as a key column, or at all), or `None`.
 pub fn unsupported_type(data_type: &DataType, as_key: bool) -> Option<String> {
-    let nested = |field: &Field| unsupported_type(field.data_type(), as_key);
+    known_limit(data_type, as_key).or_else(|| {
+        // Parquet's own word, for what is not listed: a first run must not be the one to find out.
+        let schema = Schema::new(vec![Field::new("column", normalize_type(data_type), true)]);
+        let refusal = ArrowSchemaConverter::new().convert(&schema).err()?;
+        Some(format!("Parquet cannot hold it ({refusal}); cast the column to another type"))
+    })
+}
+
+fn known_limit(data_type: &DataType, as_key: bool) -> Option<String> {
+    let nested = |field: &Field| known_limit(field.data_type(), as_key);
     match data_type {
         DataType::Null => Some("the type Null has no values; cast the column to a concrete type".into()),
         DataType::Interval(_) => Some("intervals cannot be stored in Parquet; cast the column to text or to separate numbers".into()),
         DataType::Union(..) => Some("unions cannot be stored in Parquet; use one column per alternative".into()),
         DataType::Map(..) if as_key => Some("a map has no order and cannot be a key; extract the fields that identify the row".into()),
         DataType::Map(entries, _) => nested(entries),
-        DataType::Dictionary(_, value) => unsupported_type(value, as_key),
+        DataType::Dictionary(_, value) => known_limit(value, as_key),
         DataType::RunEndEncoded(_, values) => nested(values),
+        // Parquet's writer panics on the first; Arrow's kernels lose the row count of the second.
+        DataType::FixedSizeBinary(0) => Some("binary values of width 0 cannot be stored in Parquet; leave the column out".into()),
+        DataType::FixedSizeList(_, 0) => Some("lists of fixed size 0 cannot be stored in Parquet; leave the column out".into()),
         DataType::List(f) | DataType::LargeList(f) | DataType::ListView(f) | DataType::LargeListView(f) | DataType::FixedSizeList(f, _) => {
             nested(f)
         }
         DataType::Struct(fields) if fields.is_empty() => {
             Some("a struct without fields cannot be stored in Parquet; leave the column out".into())
         }
-        DataType::Struct(fields) => fields.iter().find_map(|f| nested(f)),
+        DataType::Struct(fields) => {
+            let repeated = fields.iter().enumerate().find(|(at, f)| fields.iter().take(*at).any(|earlier| earlier.name() == f.name()));
+            match repeated {
+                Some((_, field)) => Some(format!("a struct with two fields {:?} cannot be matched by name; rename one", field.name())),
+                None => fields.iter().find_map(|f| nested(f)),
+            }
+        }
+        DataType::Decimal32(_, scale) | DataType::Decimal64(_, scale) | DataType::Decimal128(_, scale) | DataType::Decimal256(_, scale)
+            if *scale < 0 =>
+        {
+            Some("decimals with a negative scale cannot be stored in Parquet; cast the column to scale 0".into())
+        }
         _ => None,
     }
 }
@@ -189,6 +213,22 @@ mod tests {
         let interval = DataType::Interval(arrow_schema::IntervalUnit::MonthDayNano);
         let list = DataType::List(Arc::new(Field::new("item", interval, true)));
         assert!(unsupported_type(&list, false).is_some());
+        let x = || Field::new("x", DataType::Int32, true);
+        let sized = |size| DataType::FixedSizeList(Arc::new(x()), size);
+        let refused = [
+            DataType::Struct(vec![x(), x()].into()),
+            DataType::Decimal128(10, -1),
+            DataType::FixedSizeBinary(0),
+            sized(0),
+            DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Decimal32(4, -1))),
+        ];
+        for t in refused {
+            assert!(unsupported_type(&t, false).is_some(), "{t}");
+            assert!(unsupported_type(&DataType::List(Arc::new(Field::new("item", t.clone(), true))), false).is_some(), "list of {t}");
+        }
+        for t in [sized(1), DataType::Decimal256(76, 76), DataType::FixedSizeBinary(1)] {
+            assert!(unsupported_type(&t, true).is_none(), "{t}");
+        }
         assert!(unsupported_type(&DataType::Int64, true).is_none());
     }
 }

@@ -18,7 +18,8 @@ use datafusion::logical_expr::CreateExternalTable;
 use super::extension::Extension;
 use super::functions::session_state;
 use super::names::{parse_name_list, parse_table_name};
-use crate::define::{Existing, HandlerChoice, TableSpec, attach, create};
+use super::resolve::check_schema;
+use crate::define::{Existing, HandlerChoice, TableSpec, attach, check_columns, create};
 use crate::env::Location;
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::Options;
@@ -37,17 +38,33 @@ impl TableProviderFactory for IncrementalTableFactory {
         let [location] = cmd.locations.as_slice() else {
             return Err(invalid(cmd, "it has several locations", "give one folder").into());
         };
+        check_clauses(cmd)?;
         let location = Location::resolve(location, state.runtime_env())?;
         let mut options = own_options(cmd);
         if options.is_empty() {
             let handle = attach(&host, &cmd.name, location).await?;
+            check_columns(handle.name(), cmd.schema.as_arrow(), &handle.cached_schema())?;
             return Ok(Arc::new(IncrementalTable::new(handle)));
         }
         extension.check_may_act(&state, "CREATE EXTERNAL TABLE … STORED AS INCREMENTAL")?;
+        check_schema(&state, &cmd.name)?;
         let spec = spec(cmd, &mut options)?;
         let existing = if cmd.or_replace { Existing::Alter } else { Existing::Attach };
         let created = create(&host, &spec, location, existing).await?;
         Ok(Arc::new(IncrementalTable::new(created.handle)))
+    }
+}
+
+/// Clauses that would be dropped without a word.
+fn check_clauses(cmd: &CreateExternalTable) -> Result<()> {
+    let clauses = [
+        (!cmd.table_partition_cols.is_empty(), "PARTITIONED BY"),
+        (!cmd.order_exprs.is_empty(), "WITH ORDER"),
+        (cmd.unbounded, "UNBOUNDED"),
+    ];
+    match clauses.iter().find(|(given, _)| *given) {
+        Some((_, clause)) => Err(invalid(cmd, &format!("an incremental table has no {clause}"), "leave it out")),
+        None => Ok(()),
     }
 }
 
@@ -76,6 +93,7 @@ fn spec(cmd: &CreateExternalTable, options: &mut HashMap<String, String>) -> Res
         track,
         handler: if is_query(&handler) { HandlerChoice::Sql(handler) } else { HandlerChoice::Registered(handler) },
         options,
+        columns: (!cmd.schema.fields().is_empty()).then(|| Arc::new(cmd.schema.as_arrow().clone())),
     })
 }
 

@@ -3,7 +3,8 @@
 //! ```text
 //! revisions/1  save revision 1, activate     ┐
 //! revisions/2  set options                   ├ fold ─► DefinitionLog { revisions, active, options }
-//! revisions/3  save revision 2 (draft)       ┘           └ append entry 4, or REVISION_CONFLICT
+//! revisions/3  save revision 2 (draft)       │           └ append entry 5, or REVISION_CONFLICT
+//! revisions/4  set the source's statements   ┘
 //! ```
 //!
 //! Memory: every saved revision. Never changes an entry.
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::incarnation::Incarnation;
 use super::lock;
 use crate::error::{Error, ErrorCode, Result};
-use crate::spec::{Options, Revision};
+use crate::spec::{Options, Revision, SourceSpec};
 
 /// One entry of the log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,6 +39,12 @@ pub enum DefinitionEntry {
     SetOptions {
         /// All of them.
         options: Options,
+    },
+    /// Replaces the statements that bring the source back in another process. They decide where rows come from in a
+    /// process that does not have the source, not what becomes of them, so this is no revision.
+    SetSource {
+        /// The source's name and its statements.
+        source: SourceSpec,
     },
 }
 
@@ -93,6 +100,11 @@ impl DefinitionLog {
             }
             DefinitionEntry::Activate { number } => self.activate(number),
             DefinitionEntry::SetOptions { options } => self.options = options,
+            DefinitionEntry::SetSource { source } => {
+                for revision in self.revisions.iter_mut().filter(|revision| revision.definition.source.name == source.name) {
+                    revision.definition.source = source.clone();
+                }
+            }
         }
         self.entries += 1;
         Ok(self)

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::incarnation::Incarnation;
 use super::lock;
-use super::log::Appended;
+use super::log::{Appended, Log};
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::RunId;
 
@@ -33,6 +33,22 @@ pub(super) struct LeaseTiming {
 impl Default for LeaseTiming {
     fn default() -> Self {
         Self { lasts: Duration::from_secs(30), renew: Duration::from_secs(10) }
+    }
+}
+
+/// Where a lease is kept: drafts touch nothing that they share, so each has its own.
+#[derive(Debug, Clone)]
+enum Scope {
+    Table,
+    Draft(Arc<Log>),
+}
+
+impl Scope {
+    fn log<'a>(&'a self, incarnation: &'a Incarnation) -> &'a Log {
+        match self {
+            Self::Table => &incarnation.core.lease,
+            Self::Draft(log) => log,
+        }
     }
 }
 
@@ -66,6 +82,7 @@ pub struct LeaseHolder {
 #[derive(Debug)]
 pub struct Lease {
     incarnation: Incarnation,
+    scope: Scope,
     record: LeaseRecord,
     shared: Arc<Shared>,
     renewal: SpawnedTask<()>,
@@ -84,16 +101,32 @@ impl Incarnation {
     /// # Errors
     /// `RUN_ACTIVE` when another attempt holds it: the message names the run and says until when.
     pub async fn take_lease(&self, run: &RunId, attempt: &str) -> Result<Lease> {
+        self.take(Scope::Table, run, attempt).await
+    }
+
+    /// Takes the draft's own lease: others see that it is at work, and it excludes only attempts of the same run.
+    ///
+    /// # Errors
+    /// `RUN_ACTIVE` when another attempt of this draft is at work.
+    pub async fn take_draft_lease(&self, run: &RunId, attempt: &str) -> Result<Lease> {
+        self.take(self.draft_scope(run), run, attempt).await
+    }
+
+    fn draft_scope(&self, run: &RunId) -> Scope {
+        Scope::Draft(Arc::new(Log::plain(self.objects().clone(), self.path(&format!("runs/{run}/lease")), ".json")))
+    }
+
+    async fn take(&self, scope: Scope, run: &RunId, attempt: &str) -> Result<Lease> {
         self.store().probe().await?;
         let record = LeaseRecord { action: Action::Taken, run: run.clone(), attempt: attempt.to_string() };
         for _ in 0..ROUNDS {
-            let newest = self.core.lease.newest().await?;
-            if let Some(holder) = self.holder(newest, true).await?.filter(|holder| holder.attempt != attempt) {
-                return Err(self.active(&holder));
+            let newest = scope.log(self).newest().await?;
+            if let Some(holder) = self.holder(&scope, newest, true).await?.filter(|holder| holder.attempt != attempt) {
+                return Err(self.is_active(&holder));
             }
             let writer = self.objects().env.ids.id()?;
-            if self.core.lease.append_known(newest + 1, &writer, &record).await?.is_none() {
-                return Ok(self.hold(record, newest + 1));
+            if scope.log(self).append_known(newest + 1, &writer, &record).await?.is_none() {
+                return Ok(self.hold(scope, record, newest + 1));
             }
         }
         Err(Error::new(
@@ -102,23 +135,23 @@ impl Incarnation {
         ))
     }
 
-    fn hold(&self, record: LeaseRecord, number: u64) -> Lease {
+    fn hold(&self, scope: Scope, record: LeaseRecord, number: u64) -> Lease {
         let shared = Arc::new(Shared { number: AtomicU64::new(number), lost: AtomicBool::new(false) });
-        let renewal = SpawnedTask::spawn(renew(self.clone(), record.clone(), Arc::clone(&shared)));
-        Lease { incarnation: self.clone(), record, shared, renewal }
+        let renewal = SpawnedTask::spawn(renew(self.clone(), scope.clone(), record.clone(), Arc::clone(&shared)));
+        Lease { incarnation: self.clone(), scope, record, shared, renewal }
     }
 
-    fn active(&self, holder: &LeaseHolder) -> Error {
+    fn is_active(&self, holder: &LeaseHolder) -> Error {
         let until = chrono::DateTime::from_timestamp_micros(holder.until_micros)
             .map_or_else(|| "a time out of range".to_string(), |t| t.to_rfc3339_opts(chrono::SecondsFormat::Secs, true));
         Error::new(
             ErrorCode::RunActive,
             format!(
                 "table {:?}: run {} is active, until {until} unless it goes on longer. \
-                 Remedy: wait for it, or CALL incremental.cancel({:?}, '{}')",
+                 Remedy: wait for it, or CALL incremental.cancel('{}', '{}')",
                 self.name(),
                 holder.run,
-                self.name(),
+                self.name().replace('\'', "''"),
                 holder.run
             ),
         )
@@ -129,15 +162,27 @@ impl Incarnation {
     /// # Errors
     /// `STORE_FAILED`, `CORRUPT`.
     pub async fn active_lease(&self) -> Result<Option<LeaseHolder>> {
-        let newest = self.core.lease.newest().await?;
-        self.holder(newest, false).await
+        self.active(&Scope::Table).await
     }
 
-    async fn holder(&self, newest: u64, strict: bool) -> Result<Option<LeaseHolder>> {
+    /// Who is at work on this draft.
+    ///
+    /// # Errors
+    /// `STORE_FAILED`, `CORRUPT`.
+    pub async fn active_draft_lease(&self, run: &RunId) -> Result<Option<LeaseHolder>> {
+        self.active(&self.draft_scope(run)).await
+    }
+
+    async fn active(&self, scope: &Scope) -> Result<Option<LeaseHolder>> {
+        let newest = scope.log(self).newest().await?;
+        self.holder(scope, newest, false).await
+    }
+
+    async fn holder(&self, scope: &Scope, newest: u64, strict: bool) -> Result<Option<LeaseHolder>> {
         if newest == 0 {
             return Ok(None);
         }
-        let (record, written) = self.core.lease.entry::<LeaseRecord>(newest).await?;
+        let (record, written) = scope.log(self).entry::<LeaseRecord>(newest).await?;
         if record.action == Action::Released {
             return Ok(None);
         }
@@ -161,13 +206,13 @@ impl Lease {
     /// # Errors
     /// `STORE_FAILED`; the lease ends by itself then.
     pub async fn release(self) -> Result<()> {
-        let Self { incarnation, record, shared, renewal } = self;
+        let Self { incarnation, scope, record, shared, renewal } = self;
         drop(renewal);
         let record = LeaseRecord { action: Action::Released, ..record };
         let mut number = shared.number.load(Ordering::Acquire) + 1;
         for _ in 0..ROUNDS {
             let writer = incarnation.objects().env.ids.id()?;
-            match incarnation.core.lease.append_known(number, &writer, &record).await? {
+            match scope.log(&incarnation).append_known(number, &writer, &record).await? {
                 // A renewal that was under way when it was stopped.
                 Some(other) if other.attempt == record.attempt => number += 1,
                 _ => return Ok(()),
@@ -177,7 +222,7 @@ impl Lease {
     }
 }
 
-async fn renew(incarnation: Incarnation, record: LeaseRecord, shared: Arc<Shared>) {
+async fn renew(incarnation: Incarnation, scope: Scope, record: LeaseRecord, shared: Arc<Shared>) {
     let record = LeaseRecord { action: Action::Renewed, ..record };
     let timing = *lock(&incarnation.core.timing);
     let clock = Arc::clone(&incarnation.objects().env.clock);
@@ -185,7 +230,7 @@ async fn renew(incarnation: Incarnation, record: LeaseRecord, shared: Arc<Shared
     loop {
         clock.sleep(timing.renew).await;
         let sent = clock.elapsed();
-        match renew_once(&incarnation, &record, &shared).await {
+        match renew_once(&incarnation, &scope, &record, &shared).await {
             Ok(true) => confirmed = sent,
             Ok(false) => break,
             Err(error) => log::warn!("table {:?}: the lease of run {} was not renewed: {error}", incarnation.name(), record.run),
@@ -198,13 +243,13 @@ async fn renew(incarnation: Incarnation, record: LeaseRecord, shared: Arc<Shared
 }
 
 /// False when somebody else has the lease.
-async fn renew_once(incarnation: &Incarnation, record: &LeaseRecord, shared: &Shared) -> Result<bool> {
+async fn renew_once(incarnation: &Incarnation, scope: &Scope, record: &LeaseRecord, shared: &Shared) -> Result<bool> {
     let number = shared.number.load(Ordering::Acquire) + 1;
     let writer = incarnation.objects().env.ids.id()?;
-    match incarnation.core.lease.append(number, &writer, record).await? {
+    match scope.log(incarnation).append(number, &writer, record).await? {
         Appended::Taken(other) if other.attempt != record.attempt => return Ok(false),
         Appended::Won | Appended::Taken(_) => shared.number.store(number, Ordering::Release),
-        Appended::Unknown(error) => return Err(incarnation.objects().failed("writing", &incarnation.core.lease.path(number), error)),
+        Appended::Unknown(error) => return Err(incarnation.objects().failed("writing", &scope.log(incarnation).path(number), error)),
     }
     Ok(true)
 }

@@ -57,7 +57,7 @@ impl<'a> Kind<'a> {
             ["versions" | "revisions" | "lease", _] => Self::LogEntry,
             ["manifests" | "sources" | "stats", _] => Self::Part,
             ["clock", _] => Self::ClockMark,
-            ["runs", _, _] => Self::RunRecord,
+            ["runs", _, _] | ["runs", _, "lease", _] => Self::RunRecord,
             ["runs" | "data", run, _, _, ..] => Self::RunFile(run),
             _ => Self::Foreign,
         }
@@ -89,6 +89,7 @@ mod tests {
         assert_eq!(Kind::of("data/r/a/x.dv"), Kind::RunFile("r"));
         assert_eq!(Kind::of("runs/r/a/capture/x.parquet"), Kind::RunFile("r"));
         assert_eq!(Kind::of("runs/r/seal.json"), Kind::RunRecord);
+        assert_eq!(Kind::of("runs/r/lease/1.json"), Kind::RunRecord);
         assert_eq!(Kind::of("notes.txt"), Kind::Foreign);
     }
 }

@@ -6,6 +6,7 @@
 //!            seal.json               what the run pinned: capture, base, revision, counts
 //!            cancel.json             somebody asked for an end
 //!            draft.json              a draft's complete output
+//!            lease/<n>.json          a draft's own lease: it is at work
 //! ```
 //!
 //! Whoever creates the seal first, every attempt of the run goes on from it. Memory: one record. Never deletes.

@@ -76,6 +76,16 @@ impl TableHandle {
         &self.shown
     }
 
+    /// The name as a statement takes it: quoted where SQL would read another one.
+    pub fn sql_name(&self) -> String {
+        self.name.to_quoted_string()
+    }
+
+    /// The name as the first argument of a verb: [`Self::sql_name`] as a text literal.
+    pub fn sql_literal(&self) -> String {
+        format!("'{}'", self.sql_name().replace('\'', "''"))
+    }
+
     /// What the session calls the table.
     pub fn reference(&self) -> &TableReference {
         &self.name
@@ -244,8 +254,8 @@ impl TableHandle {
 
     /// The error for reading a table that has no version yet.
     pub fn not_published(&self) -> Error {
-        let table = self.name();
-        Error::new(ErrorCode::NotPublished, format!("table {table:?}: it has no published version yet. Remedy: run REFRESH {table}"))
+        let (table, name) = (self.name(), self.sql_name());
+        Error::new(ErrorCode::NotPublished, format!("table {table:?}: it has no published version yet. Remedy: run REFRESH {name}"))
     }
 
     /// The newest version that was committed at or before `micros` (microseconds since 1970).
@@ -311,11 +321,11 @@ impl TableHandle {
     }
 
     fn no_output(&self, run: &RunId) -> Error {
-        let table = self.name();
+        let (table, literal) = (self.name(), self.sql_literal());
         Error::new(
             ErrorCode::RunNotFound,
             format!(
-                "table {table:?}: no run {run} has an output. Remedy: look at incremental_runs('{table}') for completed and published runs"
+                "table {table:?}: no run {run} has an output. Remedy: look at incremental_runs({literal}) for completed and published runs"
             ),
         )
     }

@@ -135,10 +135,10 @@ impl IncrementalTable {
     }
 
     fn read_only(&self, what: &str) -> DataFusionError {
-        let table = self.handle.name();
+        let (table, name) = (self.handle.name(), self.handle.sql_name());
         Error::new(
             ErrorCode::ReadOnly,
-            format!("table {table:?}: {what} is not possible, its rows follow from its source. Remedy: change the source, then run REFRESH {table}"),
+            format!("table {table:?}: {what} is not possible, its rows follow from its source. Remedy: change the source, then run REFRESH {name}"),
         )
         .into()
     }

@@ -22,11 +22,12 @@ use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
 use arrow::datatypes::{ArrowNativeType, RunEndIndexType, i256};
 use arrow_schema::DataType;
 
+use super::render::render_value;
 use crate::error::{Error, ErrorCode, Result};
 
-/// A map that holds an equal key twice; the key, if it is text.
+/// A map that holds an equal key twice; the key as people read it.
 #[derive(Debug)]
-pub(crate) struct RepeatedMapKey(pub(crate) Option<String>);
+pub(crate) struct RepeatedMapKey(pub(crate) String);
 
 /// A column bound to one array.
 #[derive(Debug)]
@@ -67,6 +68,8 @@ enum Values {
         ranges: Vec<(usize, usize)>,
         keys: Box<Column>,
         values: Box<Column>,
+        /// The keys once more, to name one in a message.
+        shown: ArrayRef,
     },
 }
 
@@ -142,7 +145,7 @@ impl Column {
             Values::Indexed { indices, values } => indices.get(row).map_or(0, |i| values.payload(*i)),
             Values::List { ranges, items } if items.has_payload() => ranges.get(row).map_or(0, |r| sum(items, *r)),
             Values::Struct(children) => children.iter().map(|c| c.payload(row)).sum(),
-            Values::Map { ranges, keys, values } => ranges.get(row).map_or(0, |r| sum(keys, *r) + sum(values, *r)),
+            Values::Map { ranges, keys, values, .. } => ranges.get(row).map_or(0, |r| sum(keys, *r) + sum(values, *r)),
             _ => 0,
         }
     }
@@ -195,13 +198,31 @@ impl Column {
                 out.extend_from_slice(&(length as u64).to_le_bytes());
                 (start..start + length).try_for_each(|i| items.append(i, out))
             }
-            Values::Map { ranges, keys, values } => append_entries(ranges.get(row).copied().unwrap_or_default(), keys, values, out),
+            Values::Map { ranges, keys, values, shown } => {
+                append_entries(ranges.get(row).copied().unwrap_or_default(), keys, values, out).map_err(|error| match error {
+                    EntryError::Repeated(i) => RepeatedMapKey(render_value(shown, i)),
+                    EntryError::Inside(error) => error,
+                })
+            }
             _ => Ok(()),
         }
     }
 }
 
-fn append_entries((start, length): (usize, usize), keys: &Column, values: &Column, out: &mut Vec<u8>) -> Result<(), RepeatedMapKey> {
+enum EntryError {
+    /// The key at this position is there twice.
+    Repeated(usize),
+    /// A map inside the map is at fault.
+    Inside(RepeatedMapKey),
+}
+
+impl From<RepeatedMapKey> for EntryError {
+    fn from(error: RepeatedMapKey) -> Self {
+        Self::Inside(error)
+    }
+}
+
+fn append_entries((start, length): (usize, usize), keys: &Column, values: &Column, out: &mut Vec<u8>) -> Result<(), EntryError> {
     let mut entries = Vec::with_capacity(length);
     for i in start..start + length {
         let mut key = Vec::new();
@@ -214,7 +235,7 @@ fn append_entries((start, length): (usize, usize), keys: &Column, values: &Colum
         _ => None,
     };
     if let Some(i) = entries.windows(2).find_map(equal) {
-        return Err(RepeatedMapKey(keys.bytes(i).map(|bytes| String::from_utf8_lossy(bytes).into_owned())));
+        return Err(EntryError::Repeated(i));
     }
     out.extend_from_slice(&(length as u64).to_le_bytes());
     for (key, i) in entries {
@@ -340,6 +361,7 @@ fn map(array: &MapArray) -> Result<Values> {
         ranges: ranges(array.value_offsets()),
         keys: Box::new(Column::bind(array.keys())?),
         values: Box::new(Column::bind(array.values())?),
+        shown: ArrayRef::clone(array.keys()),
     })
 }
 

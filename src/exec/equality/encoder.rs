@@ -16,8 +16,8 @@ pub(crate) enum EncodeError {
         column: String,
         /// The row of the batch.
         row: usize,
-        /// The map's key, if it is text.
-        key: Option<String>,
+        /// The map's key.
+        key: String,
     },
     /// Anything else.
     Other(Error),
@@ -37,9 +37,8 @@ impl EncodeError {
             Self::RepeatedMapKey { column, row, key } => Error::new(
                 ErrorCode::CaptureFailed,
                 format!(
-                    "{}: the map in column {column:?} holds {} twice, so its value is ambiguous. Remedy: make the map's keys unique in the source",
+                    "{}: the map in column {column:?} holds the key {key} twice, so its value is ambiguous. Remedy: make the map's keys unique in the source",
                     place(row),
-                    key.map_or_else(|| "an equal key".to_string(), |key| format!("the key {key:?}"))
                 ),
             ),
         }

@@ -2,8 +2,10 @@
 
 use arrow::array::ArrayRef;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
-use arrow_schema::Field;
+use arrow_schema::{DataType, Field};
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::spec::normalize_type;
 
 const LONGEST: usize = 80;
 
@@ -29,6 +31,16 @@ pub(crate) fn render_distinct_key(fields: &[Field], columns: &[ArrayRef], row: u
         [one] => (one.clone(), number),
         _ => (format!("({})", parts.join(", ")), number),
     }
+}
+
+/// One value: text in quotes, long values cut.
+pub(super) fn render_value(array: &ArrayRef, row: usize) -> String {
+    let options = FormatOptions::default().with_null("NULL").with_display_error(true);
+    let value = match ArrayFormatter::try_new(array.as_ref(), &options) {
+        Ok(formatter) if row < array.len() => cut(&formatter.value(row).to_string()),
+        _ => "?".to_string(),
+    };
+    if normalize_type(array.data_type()) == DataType::Utf8 { format!("{value:?}") } else { value }
 }
 
 fn cut(value: &str) -> String {

@@ -93,7 +93,7 @@ impl Caller {
         );
         match error.downcast::<DataFusionError>() {
             Ok(error) => Error::from_datafusion(*error, ErrorCode::HandlerFailed, context),
-            Err(error) => Error::new(ErrorCode::HandlerFailed, format!("{context}: {error}")).with_source(error),
+            Err(error) => Error::caused(ErrorCode::HandlerFailed, &context, &error.to_string()).with_source(error),
         }
     }
 }

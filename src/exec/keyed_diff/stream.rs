@@ -291,7 +291,7 @@ impl Partition {
     /// The source's own error, with its cause kept: whether it is worth another try depends on that.
     fn unreadable(&self, error: DataFusionError) -> Error {
         let what = format!(
-            "table {:?}: reading the source failed; nothing was published. Remedy: mend the source and run again. Cause",
+            "table {:?}: reading the source failed; nothing was published. Remedy: mend the source and run again",
             self.spec.table
         );
         Error::from_datafusion(error, ErrorCode::CaptureFailed, what)

@@ -35,6 +35,9 @@ pub trait PublishSink: fmt::Debug + Send + Sync {
         String::new()
     }
 
+    /// The plan that wrote the files, executed to its end: its metrics say what the work took.
+    fn wrote(&self, _writer: &Arc<dyn ExecutionPlan>) {}
+
     /// Publishes; returns the run's summary.
     async fn publish(&self, files: Vec<DataFile>) -> Result<RunSummary>;
 }
@@ -125,9 +128,10 @@ async fn publish(
         }
         Ok(files)
     };
-    let files: Vec<DataFile> = drive(input, context, read).await?.into_iter().flatten().collect();
+    let files: Vec<DataFile> = drive(Arc::clone(&input), context, read).await?.into_iter().flatten().collect();
     files_published.add(files.len());
     let _timer = elapsed.timer();
+    sink.wrote(&input);
     let summary = sink.publish(files).await?;
     Ok(RunSummary::to_batch(&[summary])?)
 }

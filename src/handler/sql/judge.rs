@@ -5,13 +5,16 @@
 use std::collections::BTreeSet;
 
 use arrow_schema::Schema;
+use datafusion::catalog::TableProvider;
+use datafusion::catalog::cte_worktable::CteWorkTable;
 use datafusion::common::ExprSchema;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::datasource::source_as_provider;
 use datafusion::error::DataFusionError;
-use datafusion::logical_expr::{Cast, Expr, LogicalPlan, Volatility};
+use datafusion::logical_expr::{Cast, Expr, LogicalPlan, TableScan, Volatility};
 
+use super::input::InputTable;
 use crate::error::{Error, Result};
-use crate::handler::INPUT;
 use crate::handler::columns::refused;
 use crate::spec::same_type;
 
@@ -62,7 +65,9 @@ fn check_node(table: &str, node: &LogicalPlan, strict: bool) -> Result<()> {
     let one_row = "compute each row from its own columns, or set incremental = false";
     let (name, remedy) = match node {
         LogicalPlan::Projection(_) | LogicalPlan::SubqueryAlias(_) => return Ok(()),
-        LogicalPlan::TableScan(scan) if scan.table_name.table() == INPUT => return Ok(()),
+        LogicalPlan::TableScan(scan) if is_input(scan) => return Ok(()),
+        // The rows that WITH RECURSIVE has so far; the walk below sees where they come from.
+        LogicalPlan::TableScan(scan) if !strict && provider_is::<CteWorkTable>(scan) => return Ok(()),
         LogicalPlan::TableScan(scan) => (format!("the table {}", scan.table_name), "read only the relation input"),
         LogicalPlan::Dml(_) | LogicalPlan::Ddl(_) | LogicalPlan::Copy(_) | LogicalPlan::Statement(_) => {
             ("a statement that writes".into(), "write exactly one SELECT over input")
@@ -88,6 +93,16 @@ fn check_node(table: &str, node: &LogicalPlan, strict: bool) -> Result<()> {
         other => (format!("the plan node {}", other.display()), one_row),
     };
     Err(refused(table, &format!("the handler uses {name}"), remedy))
+}
+
+/// Whether the scan reads the relation `input`, by what it is and not by its name, which a common table expression can
+/// have too.
+pub(super) fn is_input(scan: &TableScan) -> bool {
+    provider_is::<InputTable>(scan)
+}
+
+fn provider_is<T: TableProvider>(scan: &TableScan) -> bool {
+    source_as_provider(&scan.source).is_ok_and(|provider| provider.downcast_ref::<T>().is_some())
 }
 
 fn check_expr(table: &str, expr: &Expr, rules: Rules, findings: &mut Findings) -> Result<()> {
@@ -195,7 +210,9 @@ pub(super) fn columns_read(table: &str, optimized: &LogicalPlan, input: &Schema)
     let mut read = BTreeSet::new();
     optimized
         .apply_with_subqueries(|node| {
-            if let LogicalPlan::TableScan(scan) = node {
+            if let LogicalPlan::TableScan(scan) = node
+                && is_input(scan)
+            {
                 read.extend(scan.projected_schema.fields().iter().map(|field| field.name().clone()));
                 read.extend(scan.filters.iter().flat_map(|filter| filter.column_refs()).map(|column| column.name.clone()));
             }

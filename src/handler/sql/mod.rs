@@ -75,7 +75,6 @@ pub struct AnalyzedHandler {
 /// # Errors
 /// `DEFINITION_INVALID` and `TYPE_UNSUPPORTED` for KEY and TRACK; `HANDLER_REFUSED` for everything in the query that
 /// is not admitted, naming the node and the remedy.
-#[allow(clippy::unused_async)] // planning is asynchronous by nature; only today's sandbox resolves its one name at once
 pub async fn analyze_sql(request: SqlHandlerRequest<'_>) -> Result<AnalyzedHandler> {
     let table = request.table;
     let source = normalize_schema(request.source_schema);
@@ -105,6 +104,7 @@ pub async fn analyze_sql(request: SqlHandlerRequest<'_>) -> Result<AnalyzedHandl
         judge::check_keys(table, &analysis.raw, key)?;
     }
     check_output(table, key, if rules.strict { &input } else { &output_schema }, &output_schema)?;
+    check_executable(&analysis).await.map_err(|fault| fault.explain(table, &visible, &source))?;
     let Findings { functions, asynchronous, volatile } = analysis.findings;
     Ok(AnalyzedHandler {
         tracked,
@@ -114,6 +114,12 @@ pub async fn analyze_sql(request: SqlHandlerRequest<'_>) -> Result<AnalyzedHandl
         functions: functions.into_iter().map(|name| HostFunction { name, version: None }).collect(),
         session,
     })
+}
+
+/// Queries that DataFusion plans but cannot execute (a lateral column, for example) are refused now, not in the run.
+async fn check_executable(analysis: &Analysis) -> std::result::Result<(), PlanFault> {
+    let planned = analysis.sandbox.query_planner().create_physical_plan(&analysis.optimized, &analysis.sandbox).await;
+    planned.map(drop).map_err(PlanFault::Plan)
 }
 
 /// Finds the columns and types of a registered handler.
@@ -290,8 +296,8 @@ impl PlanFault {
             PlanFault::Refused(error) => return error,
             PlanFault::Plan(error) => error,
         };
-        let text = error.strip_backtrace();
-        let text = text.lines().next().unwrap_or_default();
+        let text = without_context(&error).strip_backtrace();
+        let text = text.lines().next().unwrap_or_default().trim_end_matches('.');
         let Some(SchemaError::FieldNotFound { field, .. }) = schema_error(&error) else {
             let remedy = "mend the query; a handler reads only the relation input and calls only functions of the session";
             return refused(table, &format!("the handler does not plan: {text}"), remedy);
@@ -311,6 +317,15 @@ impl PlanFault {
             nearest(name, source.fields().iter().map(|f| f.name().as_str()))
         };
         refused(table, &format!("the handler reads column {flat:?}, which input does not have"), &hint)
+    }
+}
+
+/// The error itself: the name of the optimizer rule that found it says nothing to the author of a query.
+fn without_context(error: &DataFusionError) -> &DataFusionError {
+    match error {
+        DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => without_context(inner),
+        DataFusionError::Shared(inner) => without_context(inner),
+        other => other,
     }
 }
 

@@ -118,7 +118,7 @@ fn check_functions(table: &str, definition: &Definition, state: &SessionState) -
 /// The plan with `input` read from `source`, which has the same columns.
 fn over(plan: &LogicalPlan, source: &Arc<dyn TableSource>) -> DataFusionResult<LogicalPlan> {
     let replaced = plan.clone().transform_up_with_subqueries(|node| match node {
-        LogicalPlan::TableScan(scan) => {
+        LogicalPlan::TableScan(scan) if judge::is_input(&scan) => {
             let scan = TableScanBuilder::new(scan.table_name, Arc::clone(source)).build()?;
             Ok(Transformed::yes(LogicalPlan::TableScan(scan)))
         }

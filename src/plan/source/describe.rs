@@ -140,7 +140,7 @@ impl Writer {
             return true;
         }
         match infer(&self.state, listing).await {
-            Ok(Some(now)) => !same_columns(&file_schema(listing), &now),
+            Ok(Some(now)) => !same_columns(&file_schema(listing), &now.schema),
             // Files that cannot say anything: keep what the table says.
             Ok(None) | Err(_) => true,
         }

@@ -162,7 +162,9 @@ fn change_time(_path: &std::path::Path) -> Option<i128> {
 /// # Errors
 /// `CAPTURE_FAILED` for a zero-byte file, and for a place without files where the last capture had some.
 pub fn check_identity(table: &str, previous: Option<&SourceState>, now: &SourceIdentity) -> Result<()> {
-    let zero: Vec<&str> = now.files.iter().filter(|f| f.bytes == 0).map(|f| f.path.as_str()).collect();
+    let held_rows = |path: &str| previous.is_some_and(|p| p.files.iter().any(|f| f.path == path && f.bytes > 0));
+    let missing = |f: &&SourceFileSeen| f.bytes == 0 && (!is_marker(&f.path) || held_rows(&f.path));
+    let zero: Vec<&str> = now.files.iter().filter(missing).map(|f| f.path.as_str()).collect();
     if !zero.is_empty() {
         return Err(failed(format!(
             "table \"{table}\": {} of the source is empty (zero bytes), which no complete file is: {}. \
@@ -184,11 +186,16 @@ pub fn check_identity(table: &str, previous: Option<&SourceState>, now: &SourceI
     Ok(())
 }
 
+/// Whether the file is a marker such as `_SUCCESS`, which writers leave empty beside their data files.
+fn is_marker(path: &str) -> bool {
+    path.rsplit('/').next().is_some_and(|name| name.starts_with(['_', '.']))
+}
+
 /// Refuses a source whose files differ between two moments.
 ///
 /// # Errors
 /// `SOURCE_CHANGED`, naming up to five files.
-pub fn same_identity(before: &SourceIdentity, after: &SourceIdentity) -> Result<()> {
+pub fn same_identity(table: &str, before: &SourceIdentity, after: &SourceIdentity) -> Result<()> {
     let by_path = |identity: &SourceIdentity| -> BTreeMap<String, SourceFileSeen> {
         identity.files.iter().map(|f| (f.path.clone(), f.clone())).collect()
     };
@@ -207,7 +214,7 @@ pub fn same_identity(before: &SourceIdentity, after: &SourceIdentity) -> Result<
     Err(Error::new(
         ErrorCode::SourceChanged,
         format!(
-            "the source changed while it was read: {}. Nothing was published. \
+            "table {table:?}: the source changed while it was read: {}. Nothing was published. \
              Remedy: run again when the source is at rest, or write new files beside it and move them into place",
             name(&changes)
         ),

@@ -18,6 +18,7 @@
 
 mod describe;
 mod factory;
+mod header;
 mod identity;
 mod listing;
 mod overlay;

@@ -46,11 +46,13 @@ pub(super) async fn find(catalogs: &dyn CatalogProviderList, name: &TableName) -
 pub(super) struct Overlay {
     base: Arc<dyn CatalogProviderList>,
     tables: Arc<Mutex<Tables>>,
+    /// Columns that the files behind the tables do not agree on.
+    disagreements: Arc<Mutex<Vec<String>>>,
 }
 
 impl Overlay {
     pub(super) fn over(base: &Arc<dyn CatalogProviderList>) -> Self {
-        Self { base: Arc::clone(base), tables: Arc::default() }
+        Self { base: Arc::clone(base), tables: Arc::default(), disagreements: Arc::default() }
     }
 
     /// The catalogs below.
@@ -64,6 +66,16 @@ impl Overlay {
 
     pub(super) fn get(&self, name: &TableName) -> Option<Arc<dyn TableProvider>> {
         self.lock().get(name).cloned()
+    }
+
+    /// Notes columns whose types differ between files of one table.
+    pub(super) fn disagree(&self, columns: Vec<String>) {
+        self.disagreements.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).extend(columns);
+    }
+
+    /// All columns that were noted.
+    pub(super) fn disagreements(&self) -> Vec<String> {
+        self.disagreements.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {

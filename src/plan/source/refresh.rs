@@ -12,10 +12,10 @@
 //! A listing table keeps the schema that it had when it was created. Reading drifted files under it would cast
 //! values without a word; with the current schema the drift is found as SCHEMA_CHANGED.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use arrow_schema::{Schema, SchemaRef};
+use arrow_schema::{Field, Schema, SchemaRef};
 use datafusion::catalog::TableProvider;
 use datafusion::common::tree_node::Transformed;
 use datafusion::datasource::listing::{ListingTable, ListingTableConfig};
@@ -26,7 +26,7 @@ use datafusion::logical_expr::{LogicalPlan, TableScan};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::listing::{list, scans, url_text};
+use super::listing::{list, scans};
 use super::overlay::{Overlay, TableName, find, full_name};
 use super::statement::{INFERRED, build, created, parse};
 use crate::error::{Error, ErrorCode, Result};
@@ -86,17 +86,10 @@ impl Refresher<'_> {
     }
 
     async fn infer(&self, listing: &ListingTable) -> Result<Option<SchemaRef>> {
-        infer(self.state, listing).await.map_err(|e| match e {
-            Inference::Failed(e) => self.failed(e, "the columns of the source's files cannot be inferred"),
-            Inference::Disagree(place) => Error::new(
-                ErrorCode::SchemaChanged,
-                format!(
-                    "table \"{}\": the files of the source do not agree on their columns ({place}). \
-                     Remedy: mend the files, or declare the columns in CREATE EXTERNAL TABLE",
-                    self.table
-                ),
-            ),
-        })
+        let failed = |e| self.failed(e, "the columns of the source's files cannot be inferred");
+        let Some(inferred) = infer(self.state, listing).await.map_err(failed)? else { return Ok(None) };
+        self.overlay.disagree(inferred.disagreements);
+        Ok(Some(inferred.schema))
     }
 
     async fn view(&self, view: &Arc<dyn TableProvider>, plan: LogicalPlan) -> Result<Refreshed> {
@@ -188,32 +181,58 @@ pub(super) fn file_schema(listing: &ListingTable) -> SchemaRef {
     Arc::new(Schema::new(schema.fields().iter().take(keep).cloned().collect::<Vec<_>>()))
 }
 
-/// Why a schema could not be inferred.
-pub(super) enum Inference {
-    Failed(DataFusionError),
-    Disagree(String),
+/// What the files say of their columns.
+pub(super) struct Inferred {
+    /// The columns that all files agree on, or that not every file has.
+    pub(super) schema: SchemaRef,
+    /// Columns whose types differ between files, with both types. They cannot be read, and are not in the schema.
+    pub(super) disagreements: Vec<String>,
 }
 
 /// The schema of the table's files as they are now; `None` without a file that has one.
-pub(super) async fn infer(state: &SessionState, listing: &ListingTable) -> Result<Option<SchemaRef>, Inference> {
-    let mut merged: Option<Schema> = None;
+pub(super) async fn infer(state: &SessionState, listing: &ListingTable) -> Result<Option<Inferred>, DataFusionError> {
+    let mut found = Vec::new();
     for url in listing.table_paths() {
-        let files = list(state, listing, url).await.map_err(Inference::Failed)?;
+        let files = list(state, listing, url).await?;
         if !files.values().any(|meta| meta.size > 0) {
             continue;
         }
-        let schema = listing.options().infer_schema(state, url).await.map_err(|e| {
-            let text = e.strip_backtrace();
-            if text.contains("merge schema") { Inference::Disagree(text) } else { Inference::Failed(e) }
-        })?;
-        // Metadata of writers differs from file to file and decides nothing.
-        let schema = Schema::new(schema.fields().clone());
-        merged = Some(match merged {
-            None => schema,
-            Some(first) => Schema::try_merge([first, schema]).map_err(|e| Inference::Disagree(format!("{}: {e}", url_text(url))))?,
-        });
+        match listing.options().infer_schema(state, url).await {
+            Ok(schema) => found.push(schema),
+            Err(e) if is_disagreement(&e) => {
+                let store = state.runtime_env().object_store(url)?;
+                for meta in files.into_values().filter(|meta| meta.size > 0) {
+                    found.push(listing.options().format.infer_schema(state, &store, &[meta]).await?);
+                }
+            }
+            Err(e) => return Err(e),
+        }
     }
-    Ok(merged.map(Arc::new))
+    Ok((!found.is_empty()).then(|| merge(&found)))
+}
+
+/// Whether the files could be read, but not as one table.
+pub(super) fn is_disagreement(error: &DataFusionError) -> bool {
+    error.strip_backtrace().contains("merge schema")
+}
+
+/// The union of the columns, without those whose types differ: they may be columns that nobody tracks.
+fn merge(schemas: &[SchemaRef]) -> Inferred {
+    let mut fields: Vec<Field> = Vec::new();
+    let mut differing: BTreeMap<String, String> = BTreeMap::new();
+    for field in schemas.iter().flat_map(|schema| schema.fields()) {
+        let Some(known) = fields.iter_mut().find(|known| known.name() == field.name()) else {
+            // Metadata of writers differs from file to file and decides nothing.
+            fields.push(field.as_ref().clone().with_metadata(HashMap::new()));
+            continue;
+        };
+        let was = known.data_type().clone();
+        if known.try_merge(&field.as_ref().clone().with_metadata(HashMap::new())).is_err() {
+            differing.entry(field.name().clone()).or_insert_with(|| format!("{:?} is {was} and {}", field.name(), field.data_type()));
+        }
+    }
+    fields.retain(|field| !differing.contains_key(field.name()));
+    Inferred { schema: Arc::new(Schema::new(fields)), disagreements: differing.into_values().collect() }
 }
 
 /// The same columns of the same types in the same order.

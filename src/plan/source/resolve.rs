@@ -16,7 +16,7 @@ use super::describe::not_found;
 use super::overlay::{Overlay, TableName, display, find};
 use super::refresh::Refresher;
 use super::session::with_catalogs;
-use super::statement::{build, created, parse};
+use super::statement::{build_any, created, parse};
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::SourceSpec;
 
@@ -30,6 +30,8 @@ pub struct ResolvedSource {
     pub provider: Arc<dyn TableProvider>,
     /// Its columns as the files have them now (declared columns win).
     pub schema: SchemaRef,
+    /// Columns that are not in the schema because the files do not agree on their types, in words.
+    pub disagreements: Vec<String>,
     /// The incremental table, for messages.
     pub(super) table: String,
 }
@@ -60,7 +62,8 @@ pub async fn resolve(state: &SessionState, table: &str, spec: &SourceSpec) -> Re
         }
     };
     let schema = provider.schema();
-    Ok(ResolvedSource { state: derived, provider, schema, table: table.to_string() })
+    let disagreements = overlay.disagreements();
+    Ok(ResolvedSource { state: derived, provider, schema, disagreements, table: table.to_string() })
 }
 
 /// Which of the stored statements declare their columns.
@@ -94,7 +97,10 @@ impl Reviver<'_> {
             let name = created(self.state, &statement).map(|(name, _)| name).ok_or_else(|| self.foreign(text))?;
             let provider = match find(self.overlay.base(), &name).await.map_err(failed)? {
                 Some(provider) => refresher.refresh(name.clone(), provider).await?.provider,
-                None => build(self.state, statement).await.map_err(failed)?,
+                None => {
+                    let (built, complete) = build_any(self.state, statement).await.map_err(failed)?;
+                    if complete { built } else { refresher.refresh(name.clone(), built).await?.provider }
+                }
             };
             self.overlay.insert(name, provider);
         }
@@ -135,18 +141,23 @@ impl ResolvedSource {
             .and_then(|scan| scan.project(exprs))
             .and_then(|plan| plan.build())
             .map_err(failed)?;
-        let plan = self.state.create_physical_plan(&plan).await.map_err(failed)?;
-        if is_unbounded(&plan) {
-            return Err(Error::new(
-                ErrorCode::SourceUnbounded,
-                format!(
-                    "table \"{}\": the source is a stream without an end and can never be captured whole. \
-                     Remedy: read from a bounded table, for example what the stream has written so far",
-                    self.table
-                ),
-            ));
+        match self.state.create_physical_plan(&plan).await {
+            Ok(plan) if is_unbounded(&plan) => Err(self.unbounded()),
+            // An aggregate or a sort over a stream is refused before there is a plan to look at.
+            Err(e) if e.find_root().strip_backtrace().contains("pipeline breaking") => Err(self.unbounded()),
+            planned => planned.map_err(failed),
         }
-        Ok(plan)
+    }
+
+    fn unbounded(&self) -> Error {
+        Error::new(
+            ErrorCode::SourceUnbounded,
+            format!(
+                "table \"{}\": the source is a stream without an end and can never be captured whole. \
+                 Remedy: read from a bounded table, for example what the stream has written so far",
+                self.table
+            ),
+        )
     }
 
     fn position(&self, column: &str) -> Result<usize> {

@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Field, TimeUnit};
+use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use datafusion::catalog::TableProvider;
-use datafusion::common::{DataFusionError, plan_datafusion_err};
+use datafusion::common::{DFSchema, DataFusionError, plan_datafusion_err};
 use datafusion::datasource::ViewTable;
+use datafusion::datasource::listing::ListingTable;
 use datafusion::error::Result;
 use datafusion::execution::context::SessionState;
 use datafusion::logical_expr::{CreateView, DdlStatement, LogicalPlan};
@@ -21,9 +22,13 @@ use datafusion::optimizer::analyzer::type_coercion::TypeCoercion;
 use datafusion::sql::parser::Statement;
 
 use super::overlay::{TableName, full_name};
+use super::refresh::is_disagreement;
 
 /// Begins a recorded definition whose columns were not declared.
 pub(super) const INFERRED: &str = "/* columns inferred */ ";
+
+/// The only column of a table whose columns are still to be inferred.
+const PLACEHOLDER: &str = "__incremental_inferred";
 
 /// Parts of option names whose values never leave the session.
 const SECRETS: &[&str] = &[
@@ -213,6 +218,28 @@ pub(super) async fn build(state: &SessionState, statement: Statement) -> Result<
         LogicalPlan::Ddl(DdlStatement::CreateView(view)) => view_table(state, view),
         _ => Err(DataFusionError::Plan("the statement is neither CREATE EXTERNAL TABLE nor CREATE VIEW".into())),
     }
+}
+
+/// As [`build`], also where the files of an external table without declared columns do not agree on them. The table then
+/// has no columns of its own; they are inferred again when it is refreshed.
+/// (then `false` comes with it).
+pub(super) async fn build_any(state: &SessionState, statement: Statement) -> Result<(Arc<dyn TableProvider>, bool)> {
+    let error = match build(state, statement.clone()).await {
+        Err(error) if is_disagreement(&error) => error,
+        other => return other.map(|table| (table, true)),
+    };
+    let LogicalPlan::Ddl(DdlStatement::CreateExternalTable(mut create)) = state.statement_to_plan(statement).await? else {
+        return Err(error);
+    };
+    // The factory does not infer where it finds a column; those of the folders it looks up by name.
+    let names = create.table_partition_cols.iter().map(String::as_str).chain([PLACEHOLDER]);
+    let fields: Vec<Field> = names.map(|name| Field::new(name, DataType::Utf8, true)).collect();
+    create.schema = Arc::new(DFSchema::try_from(Schema::new(fields))?);
+    let Some(factory) = state.table_factories().get(&create.file_type.to_uppercase()) else { return Err(error) };
+    let built = factory.create(state, &create).await?;
+    let Some(listing) = built.downcast_ref::<ListingTable>() else { return Err(error) };
+    let inferred = listing.get_table_definition().map(|text| format!("{INFERRED}{text}"));
+    Ok((Arc::new(listing.clone().with_definition(inferred)), false))
 }
 
 fn view_table(state: &SessionState, view: CreateView) -> Result<Arc<dyn TableProvider>> {

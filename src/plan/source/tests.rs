@@ -105,7 +105,7 @@ async fn files_added_rewritten_and_removed_are_seen_in_the_same_session() {
     assert_eq!(rows(&source, &["id"]).await, ["1", "3", "7"]);
     let second = source.identity().await.unwrap();
     assert_eq!((second.files.len(), second.listings), (2, 1));
-    let error = same_identity(&first, &second).unwrap_err();
+    let error = same_identity("t", &first, &second).unwrap_err();
     assert_eq!(error.code(), ErrorCode::SourceChanged);
     assert!(error.message().contains("a.parquet (rewritten)") && error.message().contains("b.parquet (new)"), "{error}");
 
@@ -113,8 +113,8 @@ async fn files_added_rewritten_and_removed_are_seen_in_the_same_session() {
     let source = resolved(&ctx, &spec).await;
     assert_eq!(rows(&source, &["id"]).await, ["3"]);
     let third = source.identity().await.unwrap();
-    assert!(same_identity(&second, &third).unwrap_err().message().contains("(gone)"));
-    assert!(same_identity(&third, &source.identity().await.unwrap()).is_ok());
+    assert!(same_identity("t", &second, &third).unwrap_err().message().contains("(gone)"));
+    assert!(same_identity("t", &third, &source.identity().await.unwrap()).is_ok());
 }
 
 #[cfg(unix)]
@@ -132,7 +132,7 @@ async fn a_rewrite_of_the_same_size_and_time_is_seen_on_local_disk() {
     let source = resolved(&ctx, &spec).await;
     let after = source.identity().await.unwrap();
     assert_eq!((before.files[0].bytes, before.files[0].modified), (after.files[0].bytes, after.files[0].modified));
-    assert_eq!(code(same_identity(&before, &after)), Some(ErrorCode::SourceChanged));
+    assert_eq!(code(same_identity("t", &before, &after)), Some(ErrorCode::SourceChanged));
     assert_eq!(rows(&source, &["id"]).await, ["8", "9"]);
 }
 
@@ -236,12 +236,19 @@ async fn a_drifted_schema_is_seen_and_declared_columns_win() {
 }
 
 #[tokio::test]
-async fn files_that_disagree_are_a_schema_change() {
+async fn a_column_that_files_disagree_on_is_a_schema_change_where_it_is_read() {
     let ctx = session();
     let (_dir, folder) = parquet_folder(&ctx).await;
     let spec = described(&ctx, "s").await;
-    write_parquet(&Path::new(&folder).join("b.parquet"), vec![("id", Arc::new(StringArray::from(vec!["x"])))]);
-    assert_eq!(code(resolve(&ctx.state(), "t", &spec).await), Some(ErrorCode::SchemaChanged));
+    let columns: Vec<(&str, ArrayRef)> =
+        vec![("id", Arc::new(StringArray::from(vec!["x"]))), ("more", Arc::new(StringArray::from(vec!["y"])))];
+    write_parquet(&Path::new(&folder).join("b.parquet"), columns);
+    for ctx in [&ctx, &session()] {
+        let source = resolved(ctx, &spec).await;
+        assert_eq!(code(source.plan(&["id".to_string()]).await), Some(ErrorCode::SchemaChanged));
+        assert_eq!(source.disagreements, ["\"id\" is Int32 and Utf8View"]);
+        assert!(rows(&source, &["more"]).await.contains(&"y".to_string()));
+    }
 }
 
 #[tokio::test]

@@ -16,7 +16,8 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::run::{self, RefreshRequest, RunResult};
 use crate::spec::{Options, RunMode, RunSummary};
 use crate::sql::extension::Extension;
-use crate::sql::resolve::{Found, all_tables, find, incremental_table};
+use crate::sql::resolve::{Found, all_tables, check_schema, find, incremental_table};
+use crate::sql::root::follow_root;
 use crate::sql::{
     AlterIncremental, Call, CreateIncremental, HandlerText, IncrementalChange, ParsedStatement, Refresh, RefreshTarget, Statement,
 };
@@ -95,6 +96,7 @@ async fn create(ctx: &SessionContext, state: &SessionState, statement: CreateInc
             ));
         }
     }
+    check_schema(state, name)?;
     let location = match (&found, &statement.location) {
         (Found::Incremental(handle), None) => handle.incarnation().store().location().clone(),
         (_, given) => extension.location(name, given.as_deref(), state.runtime_env())?,
@@ -106,6 +108,7 @@ async fn create(ctx: &SessionContext, state: &SessionState, statement: CreateInc
         track: statement.track,
         handler: choice(statement.handler),
         options: Options::parse(&name.to_string(), statement.options)?,
+        columns: None,
     };
     let existing = if statement.or_alter { Existing::Alter } else { Existing::Attach };
     let created = define::create(&extension.host(state), &spec, location, existing).await?;
@@ -241,7 +244,24 @@ async fn call(ctx: &SessionContext, state: &SessionState, call: Call) -> Result<
     }
 }
 
+/// Tables that another process created since are found by the statements that name them, and by those that list.
+async fn follow_names(state: &SessionState, statement: &DataFusionStatement) -> Result<()> {
+    // What cannot be resolved here fails in planning, with its own message.
+    for name in state.resolve_table_references(statement).unwrap_or_default() {
+        if name.schema() == Some("information_schema") {
+            follow_root(state, None).await?;
+        } else {
+            if let Found::Incremental(table) = find(state, &name).await? {
+                // Planning goes by the columns that are published now. An error of the store is the reading's to tell.
+                let _ = table.newest().await;
+            }
+        }
+    }
+    Ok(())
+}
+
 async fn other(ctx: &SessionContext, statement: DataFusionStatement) -> Result<StatementResult> {
+    follow_names(&ctx.state(), &statement).await?;
     let plan = ctx.state().statement_to_plan(statement).await.map_err(failed)?;
     if let LogicalPlan::Ddl(DdlStatement::DropTable(drop)) = &plan
         && let Found::Incremental(_) = find(&ctx.state(), &drop.name).await?
