@@ -100,7 +100,15 @@ impl<K: KeyStore> Diff<K> {
             }
             Mutex::new(table)
         };
-        let diff = Self { baseline, seen, changed, new_keys: (0..SHARDS).map(|_| table()).collect(), hashing, room, is_full: AtomicBool::new(false) };
+        let diff = Self {
+            baseline,
+            seen,
+            changed,
+            new_keys: (0..SHARDS).map(|_| table()).collect(),
+            hashing,
+            room,
+            is_full: AtomicBool::new(false),
+        };
         // Room was asked for before it was taken; what was taken is known now.
         diff.room.grant.resize(diff.allocated())?;
         Ok(diff)

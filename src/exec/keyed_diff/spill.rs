@@ -66,7 +66,10 @@ impl Spiller {
     }
 
     fn unwritten(&self, error: DataFusionError) -> Error {
-        let what = format!("table {:?}: the diff could not write its rows to disk. Remedy: free disk space, or raise the memory limit. Cause", self.table);
+        let what = format!(
+            "table {:?}: the diff could not write its rows to disk. Remedy: free disk space, or raise the memory limit. Cause",
+            self.table
+        );
         Error::from_datafusion(error, ErrorCode::ResourcesExhausted, what)
     }
 
@@ -99,7 +102,9 @@ pub(crate) fn read_side(side: Option<&Spilled>, schema: &SchemaRef, spiller: &Sp
 
 /// The error for a spill file that cannot be read back.
 pub(crate) fn unread(table: &str, error: DataFusionError) -> Error {
-    let what = format!("table {table:?}: the rows that the diff wrote to disk cannot be read back. Remedy: look after the disk of the session's temporary files and run again. Cause");
+    let what = format!(
+        "table {table:?}: the rows that the diff wrote to disk cannot be read back. Remedy: look after the disk of the session's temporary files and run again. Cause"
+    );
     Error::from_datafusion(error, ErrorCode::CaptureFailed, what)
 }
 

@@ -39,7 +39,11 @@ async fn a_baseline_beyond_half_the_pool_is_diffed_in_buckets() {
             assert_eq!(found.ints("id"), changed);
             assert_eq!(found.dead().len(), 15);
             assert!(found.dead().contains(&(1, 4_999)), "row 9,999 of the base");
-            assert!(found.report.spilled_bytes > 32 * ROWS as u64 && found.report.peak_memory_bytes <= 250_000, "{:?}", (found.report.spilled_bytes, found.report.peak_memory_bytes));
+            assert!(
+                found.report.spilled_bytes > 32 * ROWS as u64 && found.report.peak_memory_bytes <= 250_000,
+                "{:?}",
+                (found.report.spilled_bytes, found.report.peak_memory_bytes)
+            );
             assert!(is_clean(&session));
         }
     }
@@ -138,7 +142,9 @@ async fn spilled_rows_keep_nulls_ordinals_and_nested_values() {
     let values = texts([Some("x"), None, Some("a value longer than a view holds inline"), Some("")]);
     let many: Vec<Option<&str>> = values.as_any().downcast_ref::<StringArray>().unwrap().iter().cycle().take(4_000).collect();
     let of = |shift: usize| -> Source {
-        let views: ArrayRef = arrow::compute::cast(&texts(many.iter().copied().skip(shift).chain([None; 4]).take(4_000)), &arrow_schema::DataType::Utf8View).unwrap();
+        let views: ArrayRef =
+            arrow::compute::cast(&texts(many.iter().copied().skip(shift).chain([None; 4]).take(4_000)), &arrow_schema::DataType::Utf8View)
+                .unwrap();
         vec![("id", ints(0..4_000)), ("v", views)]
     };
     let session = pool_of(60_000, 1024);

@@ -162,7 +162,8 @@ impl Work {
         if !verdicts.contains(&Verdict::Unsettled) {
             return Ok(());
         }
-        let failed = |error: arrow::error::ArrowError| Error::internal("the keys of a batch could not be taken out of it").with_source(error);
+        let failed =
+            |error: arrow::error::ArrowError| Error::internal("the keys of a batch could not be taken out of it").with_source(error);
         let schema = key_schema(shared);
         let normalise = |(array, field): (&ArrayRef, &Arc<Field>)| normalize_array(array, field.data_type());
         let columns = source.key_columns().iter().zip(schema.fields()).map(normalise).collect::<Result<Vec<_>>>()?;
@@ -290,10 +291,8 @@ impl Partition {
 
     /// The source's own error, with its cause kept: whether it is worth another try depends on that.
     fn unreadable(&self, error: DataFusionError) -> Error {
-        let what = format!(
-            "table {:?}: reading the source failed; nothing was published. Remedy: mend the source and run again",
-            self.spec.table
-        );
+        let what =
+            format!("table {:?}: reading the source failed; nothing was published. Remedy: mend the source and run again", self.spec.table);
         Error::from_datafusion(error, ErrorCode::CaptureFailed, what)
     }
 
