@@ -86,8 +86,10 @@ async fn a_small_pool_changes_no_count() {
             let session = session(folder.path(), pool, partitions).await;
             let second = refresh(&session, true, partitions).await.unwrap();
             assert_eq!(counts(&second), [0, 10, 5, ROWS - 15], "{pool:?}, {partitions} partitions");
-            assert_eq!(second.spilled_bytes.unwrap() > 0, pool == Some(64 * MIB), "{pool:?}: {second:?}");
-            assert!(pool.is_none_or(|pool| second.peak_memory_bytes.unwrap() <= pool as u64 / 2));
+            // Once each: 40 bytes of a row of the index and 36 of one of the source.
+            let expected = if pool == Some(64 * MIB) { 76 * ROWS as u64..90 * ROWS as u64 } else { 0..1 };
+            assert!(expected.contains(&second.spilled_bytes.unwrap()), "{pool:?}: {second:?}");
+            assert!(pool.is_none_or(|pool| second.peak_memory_bytes.unwrap() <= pool as u64));
             let changed: i64 = (0..10).map(|i| 3 * (i * 300_000 + 17) + 1).sum();
             let gone: i64 = (0..5).map(|i| 3 * (i * 600_000 + 23)).sum();
             assert_eq!(count_and_sum(&session).await, [ROWS - 5, sum - changed - gone]);
