@@ -41,6 +41,5 @@ pub use extension::{Extension, IncrementalConfig, ProgressListener};
 pub use factory::IncrementalTableFactory;
 pub use functions::VerbFunction;
 pub use resolve::{Found, all_tables, check_schema, find, incremental_table};
-pub use resolve::{Found, all_tables, find, incremental_table};
 pub use root::follow_root;
 pub use version_planner::VersionPlanner;
