@@ -13,6 +13,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use roaring::RoaringTreemap;
 
 use crate::error::{Error, Result};
+use crate::exec::keyed_diff::KeyedDiffExec;
 use crate::exec::publish::PublishSink;
 use crate::spec::{RunMode, RunReason, RunState, RunSummary};
 use crate::store::dead::apply_dead;
@@ -72,9 +73,9 @@ impl Work {
     }
 }
 
-/// What all nodes below spilled to disk.
+/// What all nodes below spilled to disk, but for the diff: the seal has its bytes, also for an attempt that adopts it.
 pub(super) fn spilled(plan: &Arc<dyn ExecutionPlan>) -> u64 {
-    let own = plan.metrics().and_then(|metrics| metrics.spilled_bytes()).unwrap_or_default();
+    let own = plan.metrics().filter(|_| !plan.is::<KeyedDiffExec>()).and_then(|metrics| metrics.spilled_bytes()).unwrap_or_default();
     u64::try_from(own).unwrap_or(u64::MAX) + plan.children().into_iter().map(spilled).sum::<u64>()
 }
 

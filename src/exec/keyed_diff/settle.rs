@@ -11,7 +11,7 @@
 //! read one after another. Memory: one bucket, and what goes to disk.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow::array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};
@@ -47,12 +47,12 @@ struct Current {
 }
 
 /// New keys for which there was no room, on their way to disk.
-pub(crate) struct Unsettled(std::sync::OnceLock<Buckets>, usize);
+pub(crate) struct Unsettled(OnceLock<Buckets>, usize);
 
 impl Unsettled {
     /// Of a bucket of `level`, or of the whole diff (level 0).
     pub(crate) fn new(level: usize) -> Self {
-        Self(std::sync::OnceLock::new(), level)
+        Self(OnceLock::new(), level)
     }
 
     /// Adds keys: batches with the key columns, normalised.
