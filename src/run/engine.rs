@@ -121,10 +121,9 @@ async fn cancellable(attempt: &Arc<Attempt>, seal: Option<Box<Seal>>) -> Result<
 
 /// The slot decides: a run that had won it when it was cancelled is published.
 async fn after_cancel(attempt: &Attempt) -> Result<RunSummary> {
-    if let Some(slot) = attempt.incarnation.slot(attempt.next_version()).await? {
-        if slot.run == attempt.run {
-            return history::version_summary(&attempt.incarnation, &slot).await;
-        }
+    let slot = attempt.incarnation.slot(attempt.next_version()).await?;
+    if let Some(slot) = slot.filter(|slot| slot.run == attempt.run) {
+        return history::version_summary(&attempt.incarnation, &slot).await;
     }
     Err(Error::new(
         ErrorCode::Cancelled,

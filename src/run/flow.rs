@@ -77,10 +77,10 @@ fn collect_tables(provider: &dyn TableProvider, found: &mut Vec<Arc<TableHandle>
     if let Some(plan) = provider.get_logical_plan() {
         // The walk itself cannot fail: the visitor never does.
         let _ = plan.apply_with_subqueries(|node| {
-            if let LogicalPlan::TableScan(scan) = node {
-                if let Ok(provider) = source_as_provider(&scan.source) {
-                    collect_tables(provider.as_ref(), found);
-                }
+            if let LogicalPlan::TableScan(scan) = node
+                && let Ok(provider) = source_as_provider(&scan.source)
+            {
+                collect_tables(provider.as_ref(), found);
             }
             Ok(TreeNodeRecursion::Continue)
         });

@@ -58,7 +58,7 @@ pub(crate) enum Mode {
     /// The whole baseline is in memory.
     Memory(Arc<dyn Differ>),
     /// The baseline is on disk, by bucket; the source's rows go there too.
-    Buckets { index: Vec<Option<Spilled>>, source: Buckets },
+    Buckets { index: Vec<Option<Spilled>>, source: Box<Buckets> },
 }
 
 /// The inputs of a diff.
@@ -119,7 +119,7 @@ async fn spill_index(shared: &Arc<Shared>, index: &Arc<dyn ExecutionPlan>, conte
         }
     }
     let source = shared.buckets(Cut { schema: change_schema_of(&shared.spec.key, &shared.spec.tracked), ..spilled.cut.clone() });
-    Ok(Mode::Buckets { index: spilled.finish()?, source })
+    Ok(Mode::Buckets { index: spilled.finish()?, source: Box::new(source) })
 }
 
 fn unreadable(shared: &Shared, error: DataFusionError) -> Error {

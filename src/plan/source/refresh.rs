@@ -232,6 +232,11 @@ fn merge(schemas: &[SchemaRef]) -> Inferred {
         }
     }
     fields.retain(|field| !differing.contains_key(field.name()));
+    // A file without the column reads as nulls, whatever the others say of themselves.
+    for field in &mut fields {
+        let everywhere = schemas.iter().all(|schema| schema.field_with_name(field.name()).is_ok());
+        field.set_nullable(field.is_nullable() || !everywhere);
+    }
     Inferred { schema: Arc::new(Schema::new(fields)), disagreements: differing.into_values().collect() }
 }
 
