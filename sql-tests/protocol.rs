@@ -10,6 +10,7 @@ use arrow::datatypes::Int64Type;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::datasource::MemTable;
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::logical_expr::{Expr, TableType};
@@ -278,7 +279,7 @@ async fn a_second_run_fails_at_once_and_names_the_active_one() {
     let host = f.session.host();
     let slow = {
         let (host, table) = (host.clone(), Arc::clone(&table));
-        tokio::task::spawn(async move {
+        SpawnedTask::spawn(async move {
             let run = Some(RunId::new("slow").unwrap());
             run::refresh(&host, &table, RefreshRequest { run, ..RefreshRequest::default() }).await
         })
