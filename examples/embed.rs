@@ -34,7 +34,7 @@ async fn main() -> Result<(), AnyError> {
                 Ok(vec![RecordBatch::try_new(schema, vec![Arc::clone(input.column(0)), Arc::new(words)])?])
             }
         }),
-    );
+    )?;
 
     let options = IncrementalOptions::default().with_leave_to_act().with_root(folder.path().to_string_lossy()).with_handlers(handlers);
     let state = SessionStateBuilder::new().with_default_features().with_incremental(options).build();

@@ -68,7 +68,7 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error + Send + Sy
     let service = Arc::new(Service::default());
     let handlers = HandlerRegistry::default();
     let output = Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, false), Field::new("label", DataType::Utf8, true)]));
-    handlers.register("label", Arc::new(Label { service: Arc::clone(&service), output }));
+    handlers.register("label", Arc::new(Label { service: Arc::clone(&service), output }))?;
     let options = IncrementalOptions::default().with_handlers(handlers).with_root(folder.path().to_string_lossy());
     let session = IncrementalSession::builder().with_options(options).build().await?;
 
