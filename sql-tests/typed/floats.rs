@@ -24,10 +24,12 @@ fn mapped(values: ArrayRef) -> ArrayRef {
     map(&[1, 1, 1], words(&["k", "k", "k"]), values, &[true; 3])
 }
 
+type Nest = fn(ArrayRef) -> ArrayRef;
+
 #[tokio::test]
 async fn at_every_depth() {
     for (old, new) in pairs() {
-        let nests: Vec<(&str, fn(ArrayRef) -> ArrayRef)> = vec![
+        let nests: Vec<(&str, Nest)> = vec![
             ("plain", |a| a),
             ("list", singles),
             ("struct", boxed),

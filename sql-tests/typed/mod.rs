@@ -229,6 +229,7 @@ pub async fn value_case(label: &str, old: arrow::array::ArrayRef, new: arrow::ar
 }
 
 /// `bad` after `good` fails with `code`, names what it must, and changes nothing.
+#[allow(clippy::too_many_arguments)] // a table of cases reads best with one value a column
 pub async fn refused(label: &str, key: &[&str], good: &RecordBatch, bad: &RecordBatch, code: ErrorCode, needles: &[&str]) {
     for (via, form) in WAYS {
         let label = format!("{label} ({via:?}, {form:?})");
