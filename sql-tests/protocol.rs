@@ -347,3 +347,37 @@ async fn a_session_without_leave_reads_and_does_not_write() {
     assert_eq!(f.session.sql("SET incremental.read_only = false").await.unwrap_err().code(), ErrorCode::ReadOnly);
     assert_eq!(f.rows().await, pairs(&[(1, "a")]));
 }
+
+/// The names of a plan's nodes, indented as the plan is.
+fn nodes(plan: &str) -> String {
+    let name = |line: &str| {
+        let depth = line.len() - line.trim_start().len();
+        format!("{}{}", " ".repeat(depth), line.trim_start().split([':', ' ']).next().unwrap_or_default())
+    };
+    plan.lines().map(name).collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test]
+async fn a_refresh_is_two_plans() {
+    let f = fixture(&[(1, "a")]).await;
+    f.refresh(None).await.unwrap();
+    let table = f.session.incremental_table("t").await.unwrap();
+    let scans = f.source.scans();
+    let plans = run::explain_refresh(&f.session.host(), &table).await.unwrap();
+    let plan = |what: &str| plans.iter().find(|(name, _)| name == what).map(|(_, text)| nodes(text)).unwrap_or_default();
+    insta::assert_snapshot!(plan("capture_plan"), @r"
+    SealExec
+      KeyedDiffExec
+        IndexScanExec
+        DataSourceExec
+    ");
+    insta::assert_snapshot!(plan("publish_plan"), @r"
+    PublishExec
+      MergeExec
+        ContractExec
+          HandlerExec
+            CaptureScanExec
+    ");
+    assert_eq!(f.source.scans() - scans, 1, "planned, not executed");
+    assert_eq!(f.calls.load(Ordering::SeqCst), 1);
+}

@@ -55,6 +55,8 @@ other_tests() {
         case "$name" in sql | model) continue ;; esac
         cargo_test --test "$name" || status=1
     done
+    # Criterion's test mode: every benchmark once, without measuring.
+    cargo_test --bench kernels --bench refresh || status=1
     for name in embed slow_service; do cargo run --locked --features cli --example "$name" || status=1; done
     return $status
 }

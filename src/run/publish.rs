@@ -81,6 +81,13 @@ pub(super) fn spilled(plan: &Arc<dyn ExecutionPlan>) -> u64 {
 
 #[async_trait]
 impl PublishSink for Publication {
+    fn describe(&self) -> String {
+        match self.attempt.mode {
+            RunMode::Published => format!("table={}, version={}", self.attempt.name(), self.attempt.next_version()),
+            RunMode::Draft => format!("table={}, draft", self.attempt.name()),
+        }
+    }
+
     fn wrote(&self, writer: &Arc<dyn ExecutionPlan>) {
         self.work.get_or_init(|| Work::of(writer));
     }
