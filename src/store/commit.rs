@@ -37,6 +37,10 @@ impl Incarnation {
             return Err(Error::internal(format!("table {:?}: a manifest of another table or format was to be published", self.name())));
         }
         self.check_predecessor(version).await?;
+        // A drop that is known already must not leave a version behind for whoever creates the table again.
+        if self.store().live_incarnation().await?.as_deref() != Some(self.id()) {
+            return Err(self.dropped(run));
+        }
         let relative = format!("manifests/{}.json", self.objects().env.ids.id()?);
         let object = self.write_object(&relative, envelope::encode(attempt, manifest)?).await?;
         let slot = Slot {
@@ -85,14 +89,18 @@ impl Incarnation {
         if live.as_deref() == Some(self.id()) {
             return Ok(());
         }
-        Err(Error::new(
+        Err(self.dropped(run))
+    }
+
+    fn dropped(&self, run: &RunId) -> Error {
+        Error::new(
             ErrorCode::RunConflict,
             format!(
                 "table {:?}: the table was dropped while run {run} was at work; nothing of the run is visible. \
                  Remedy: create the table again, then REFRESH it",
                 self.name()
             ),
-        ))
+        )
     }
 
     fn unknown(&self, run: &RunId, version: u64) -> Error {
