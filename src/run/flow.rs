@@ -45,14 +45,6 @@ pub async fn refresh_in_order(host: &Host, tables: &[Arc<TableHandle>], request:
     Ok(results)
 }
 
-/// Refreshes every table in `tables`; the same as naming them all.
-///
-/// # Errors
-/// As [`refresh_in_order`].
-pub async fn refresh_all(host: &Host, tables: &[Arc<TableHandle>], request: &RefreshRequest) -> Result<Vec<RunResult>> {
-    refresh_in_order(host, tables, request).await
-}
-
 /// The incarnations of the incremental tables that `table` reads, directly or through views. A source that cannot be
 /// resolved has none: the run itself will say what is wrong.
 pub async fn dependencies(host: &Host, table: &TableHandle) -> BTreeSet<String> {

@@ -35,7 +35,7 @@ pub use cancel::cancel;
 pub use compaction::compact;
 pub use engine::refresh;
 pub use explain::explain_refresh;
-pub use flow::{dependencies, refresh_all, refresh_in_order};
+pub use flow::{dependencies, refresh_in_order};
 pub use history::run_summaries;
 pub use host::{Host, Phase, Progress};
 pub use request::{RefreshRequest, RunResult};
