@@ -1,4 +1,4 @@
-"""Every figure of README.md, in one go: about an hour and 25 GB of disk on two processors.
+"""Every figure, in one go: about an hour and 25 GB of disk on two processors.
 
 usage: figures.py SHELL WORK [--quick] [--only compare,reading,…] [--svg OUT.svg]
   --quick  a tenth of the rows and one round, to see that everything runs
