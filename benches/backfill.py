@@ -36,7 +36,7 @@ def main():
     arguments = Arguments(__doc__)
     rows, rounds = arguments.number("rows", 1e7), arguments.number("rounds", 3)
     data, root = f"{arguments.work}/data-{rows}", f"{arguments.work}/backfill"
-    snapshots(data, rows, 1)
+    snapshots(data, rows)
     source, lines = external("customers", f"{data}/before/"), []
     for name, handler, options, limit in CASES:
         run, other = [], []

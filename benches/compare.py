@@ -1,6 +1,6 @@
 """One refresh, done by this crate and by each peer its own best way, in turn, several rounds: a table in Markdown and a plot.
 
-usage: compare.py SHELL WORK [--rows 1e6] [--rounds 3] [--files 1] [--shuffle] [--memory 256M,64M] [--peers a,b,…] [--svg OUT.svg]
+usage: compare.py SHELL WORK [--rows 1e6] [--rounds 3] [--files 16] [--shuffle] [--memory 256M,64M] [--peers a,b,…] [--svg OUT.svg]
   SHELL     the release build of incremental-cli (cargo build --release --features cli)
   WORK      a folder for data and state; it is made and kept
   --memory  also ours with these limits (-m), each right or RESOURCES_EXHAUSTED
@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 
-from common import Arguments, Failed, copy_of, define, external, fresh, heading, middle, python, refresh, snapshots, sql, table, verdict
+from common import FILES, Arguments, Failed, copy_of, define, external, fresh, heading, middle, python, refresh, snapshots, sql, table, verdict
 from plot import bars
 
 PEERS = ["duckdb_scan", "duckdb_merge", "duckdb_full", "polars", "datafusion_full", "delta_merge"]
@@ -27,9 +27,10 @@ TARGETS = {
 class Comparison:
     def __init__(self, arguments):
         self.shell, self.state = arguments.shell, f"{arguments.work}/state"
-        self.rows, self.rounds, self.files = arguments.number("rows", 1e6), arguments.number("rounds", 3), arguments.number("files", 1)
+        self.rows, self.rounds, self.files = arguments.number("rows", 1e6), arguments.number("rounds", 3), arguments.number("files", FILES)
         self.shuffle, self.counts = arguments.has("shuffle"), None
-        self.data = f"{arguments.work}/data-{self.rows}{'-shuffle' if self.shuffle else ''}"
+        several = "" if self.files == FILES else f"-{self.files}-files"
+        self.data = f"{arguments.work}/data-{self.rows}{'-shuffle' if self.shuffle else ''}{several}"
         peers = [p for p in arguments.get("peers", ",".join(PEERS)).split(",") if p]
         limits = [m for m in arguments.get("memory", "").split(",") if m]
         self.contenders = [OURS, *(f"{OURS} -m {m}" for m in limits), *peers]
@@ -80,7 +81,7 @@ def over_rounds(rounds):
 
 def report(comparison, first, result):
     order = "random order" if comparison.shuffle else "ordered snapshot"
-    heading(f"{comparison.rows:,} rows, {order}", f"Medians of {comparison.rounds} rounds on {os.cpu_count()} processors.")
+    heading(f"{comparison.rows:,} rows, {order}", f"{comparison.files} files. Medians of {comparison.rounds} rounds on {os.cpu_count()} processors.")
     base, rows = result[OURS][0], []
     for name in comparison.contenders:
         seconds, peak = result[name]

@@ -43,7 +43,7 @@ def grow(arguments):
     rounds, points, lines = arguments.number("rounds", 3), [], []
     for size in arguments.get("sizes", "1e6,2e6,5e6,1e7,2e7").split(","):
         rows, data = int(float(size)), f"{arguments.work}/data-{int(float(size))}"
-        snapshots(data, rows, 1)
+        snapshots(data, rows)
         _, _, seconds, peak = refreshed(arguments.shell, arguments.work, f"{data}/before/", f"{data}/after/", define(), rounds)
         points.append((rows, seconds))
         lines.append([f"{rows:,}", f"{seconds:.3f}", f"{seconds / rows * 1e9:.0f}", f"{peak:.0f}"])

@@ -14,7 +14,7 @@ def main():
     arguments = Arguments(__doc__)
     rows, rounds = arguments.number("rows", 1e7), arguments.number("rounds", 3)
     data = f"{arguments.work}/data-{rows}"
-    snapshots(data, rows, 1)
+    snapshots(data, rows)
     second, kept = refresh().replace("'enriched'", "'second'"), {}
     for number, (way, options) in enumerate(WAYS.items()):
         kept[way] = fresh(f"{arguments.work}/chain-{number}")

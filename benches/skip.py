@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 
-from common import Arguments, copy_of, define, external, fresh, heading, middle, refresh, snapshots, sql, synced_write, table
+from common import FILES, Arguments, copy_of, define, external, fresh, heading, middle, refresh, snapshots, sql, synced_write, table
 
 WAYS = {"file skip": "", "every file read": "file_skip = 'false'"}
 
@@ -27,7 +27,7 @@ def measure(arguments, source, kept, rounds):
 
 def main():
     arguments = Arguments(__doc__)
-    rows, files, rounds = arguments.number("rows", 1e7), arguments.number("files", 16), arguments.number("rounds", 5)
+    rows, files, rounds = arguments.number("rows", 1e7), arguments.number("files", FILES), arguments.number("rounds", 5)
     data, source = f"{arguments.work}/data-{rows}-clustered", f"{arguments.work}/skip-source"
     snapshots(data, rows, files, flags=["--clustered"])
     shutil.rmtree(source, ignore_errors=True)
