@@ -153,4 +153,4 @@ def table(columns, rows):
 
 def verdict(measured, limit):
     """`0.93 (at most 1.4)`, with a mark when it is missed."""
-    return f"{measured:.2f} (at most {limit}{'' if measured <= limit else ', MISSED'})"
+    return f"{measured:.2f} (at most {limit:.3g}{'' if measured <= limit else ', MISSED'})"
