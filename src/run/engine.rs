@@ -173,10 +173,15 @@ async fn drive(attempt: &Arc<Attempt>, seal: Option<Box<Seal>>) -> Result<RunSum
     let mut wait = attempt.options.capture_backoff;
     loop {
         attempt.host.report(attempt.name(), Phase::Capture);
+        let is_whole = attempt.is_hand_on_refused();
         let error = match capture_once(attempt, &handler).await {
             Ok(summary) => return Ok(summary),
             Err(error) => error,
         };
+        if attempt.is_hand_on_refused() && !is_whole {
+            log::warn!("table {:?}: run {:?} reads its source whole: {error}", attempt.name(), attempt.run.as_str());
+            continue;
+        }
         if retries >= attempt.options.capture_retries || !is_transient_capture(&error) {
             return Err(error);
         }
