@@ -1,11 +1,13 @@
 //! One index file with its deletion vector, verified before a byte of it is believed, as batches of live rows.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt32Array, UInt64Array};
 use arrow::compute::filter_record_batch;
 use arrow_schema::{Schema, SchemaRef};
 use bytes::Bytes;
+use datafusion::execution::memory_pool::MemoryReservation;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use parquet::arrow::ProjectionMask;
@@ -32,6 +34,22 @@ pub(crate) struct Fetched {
     /// The file; `None`: it is read in parts.
     index: Option<Bytes>,
     dead: Option<RoaringTreemap>,
+    /// What the bytes above hold of the pool.
+    _reservation: MemoryReservation,
+}
+
+/// Which part of a file's row groups: part `at` of `of`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slice {
+    pub(crate) at: usize,
+    pub(crate) of: usize,
+}
+
+impl Slice {
+    /// Its part of `row_groups` row groups.
+    fn of_groups(self, row_groups: usize) -> Range<usize> {
+        row_groups * self.at / self.of..row_groups * (self.at + 1) / self.of
+    }
 }
 
 /// How much of an index file is in memory at once.
@@ -54,7 +72,12 @@ pub(crate) fn fetched_bytes(file: &DataFile, extent: Extent) -> usize {
 }
 
 /// Reads file `ordinal` of the base. `CORRUPT` or `HISTORY_MISSING` when its objects are not what the manifest says.
-pub(crate) async fn fetch(incarnation: &Incarnation, ordinal: u32, file: &DataFile, extent: Extent) -> Result<Fetched> {
+pub(crate) async fn fetch(
+    incarnation: &Incarnation,
+    (ordinal, file): (u32, &DataFile),
+    extent: Extent,
+    reservation: MemoryReservation,
+) -> Result<Fetched> {
     let index = match extent {
         Extent::Whole => Some(incarnation.read_object(&file.index).await?),
         Extent::Parts => verify_object(incarnation, &file.index).await.map(|()| None)?,
@@ -69,7 +92,7 @@ pub(crate) async fn fetch(incarnation: &Incarnation, ordinal: u32, file: &DataFi
         }
         None => None,
     };
-    Ok(Fetched { ordinal, file: file.clone(), index, dead })
+    Ok(Fetched { ordinal, file: file.clone(), index, dead, _reservation: reservation })
 }
 
 fn corrupt(path: &str, what: impl std::fmt::Display) -> Error {
@@ -81,11 +104,13 @@ fn corrupt(path: &str, what: impl std::fmt::Display) -> Error {
 
 /// Decodes an index file.
 pub(crate) struct IndexReader {
-    source: Fetched,
+    source: Arc<Fetched>,
     batches: Batches,
     schema: SchemaRef,
-    /// Physical rows handed out or dropped so far.
-    rows: u64,
+    /// The next physical row.
+    row: u64,
+    /// The physical row at which the part ends.
+    end: u64,
 }
 
 enum Batches {
@@ -94,16 +119,19 @@ enum Batches {
 }
 
 impl IndexReader {
-    pub(crate) async fn try_new(incarnation: &Incarnation, source: Fetched, schema: SchemaRef) -> Result<Self> {
-        let batches = match &source.index {
-            Some(index) => Batches::Whole(open_whole(&source.file, index)?),
+    /// Reads part `slice` of the file. One that is read in parts anyway is no further divided: its first slice is all of it.
+    pub(crate) async fn try_new(incarnation: &Incarnation, source: Arc<Fetched>, slice: Slice, schema: SchemaRef) -> Result<Self> {
+        let rows = source.file.rows;
+        let (batches, part) = match &source.index {
+            Some(index) => open_whole(&source.file, index, slice)?,
+            None if slice.at > 0 => (Batches::Parts(futures::stream::empty().boxed()), 0..0),
             None => {
                 let stored: Vec<_> = schema.fields().iter().take(stored_fields(&schema)).cloned().collect();
-                let (stored, file) = (Arc::new(Schema::new(stored)), &source.file);
-                Batches::Parts(open_rows(incarnation, &file.index, &stored, BATCH_ROWS, Some(file.rows)).await?)
+                let stored = Arc::new(Schema::new(stored));
+                (Batches::Parts(open_rows(incarnation, &source.file.index, &stored, BATCH_ROWS, Some(rows)).await?), 0..rows)
             }
         };
-        Ok(Self { source, batches, schema, rows: 0 })
+        Ok(Self { source, batches, schema, row: part.start, end: part.end })
     }
 
     async fn next_stored(&mut self) -> Result<Option<RecordBatch>> {
@@ -119,11 +147,11 @@ impl IndexReader {
     /// The next batch of live rows; `None` at the end, when exactly the manifest's rows were there.
     pub(crate) async fn next(&mut self) -> Result<Option<RecordBatch>> {
         while let Some(batch) = self.next_stored().await? {
-            let first = self.rows;
-            self.rows += batch.num_rows() as u64;
+            let first = self.row;
+            self.row += batch.num_rows() as u64;
             let complete = complete(&self.source, &self.schema, &batch, first)?;
             let path = || self.source.file.index.path.as_str();
-            let live = match self.source.dead.as_ref().and_then(|dead| live(dead, first, self.rows)) {
+            let live = match self.source.dead.as_ref().and_then(|dead| live(dead, first, self.row)) {
                 Some(live) => {
                     filter_record_batch(&complete, &live).map_err(|error| corrupt(path(), "it cannot be filtered").with_source(error))?
                 }
@@ -133,21 +161,32 @@ impl IndexReader {
                 return Ok(Some(live));
             }
         }
-        let (path, expected) = (&self.source.file.index.path, self.source.file.rows);
-        if self.rows != expected {
-            return Err(corrupt(path, format_args!("it has {} rows and must have {expected}", self.rows)));
+        if self.row != self.end {
+            let what = format_args!("it ends at row {} and must end at {}", self.row, self.end);
+            return Err(corrupt(&self.source.file.index.path, what));
         }
         Ok(None)
     }
 }
 
-fn open_whole(file: &DataFile, index: &Bytes) -> Result<ParquetRecordBatchReader> {
-    let failed = |error| corrupt(&file.index.path, "it is no readable Parquet file").with_source(error);
+/// The row groups of `slice`, and the rows that they hold.
+fn open_whole(file: &DataFile, index: &Bytes, slice: Slice) -> Result<(Batches, Range<u64>)> {
+    let path = file.index.path.as_str();
+    let failed = |error| corrupt(path, "it is no readable Parquet file").with_source(error);
     let builder = ParquetRecordBatchReaderBuilder::try_new(index.clone()).map_err(failed)?;
+    let rows: Vec<u64> = builder.metadata().row_groups().iter().map(|group| u64::try_from(group.num_rows()).unwrap_or(0)).collect();
+    if rows.iter().sum::<u64>() != file.rows {
+        let what = format_args!("it has {} rows and must have {}", rows.iter().sum::<u64>(), file.rows);
+        return Err(corrupt(path, what));
+    }
+    let groups = slice.of_groups(rows.len());
+    let start = rows.iter().take(groups.start).sum::<u64>();
+    let end = start + rows.iter().take(groups.end).skip(groups.start).sum::<u64>();
     let columns = builder.schema().fields().iter().enumerate();
     let wanted: Vec<usize> = columns.filter(|(_, field)| field.name() != VERSION).map(|(at, _)| at).collect();
     let mask = ProjectionMask::roots(builder.parquet_schema(), wanted);
-    builder.with_projection(mask).with_batch_size(BATCH_ROWS).build().map_err(failed)
+    let reader = builder.with_projection(mask).with_row_groups(groups.collect()).with_batch_size(BATCH_ROWS).build().map_err(failed)?;
+    Ok((Batches::Whole(reader), start..end))
 }
 
 /// How many of the scan's fields are in the file: all but file and row.

@@ -25,6 +25,7 @@ mod overlay;
 mod refresh;
 mod resolve;
 mod session;
+mod split;
 mod statement;
 mod transient;
 
