@@ -1,12 +1,14 @@
 //! Random histories of a chain of tables: with hand-on, without it, and what a full recompute would publish.
 //!
 //! ```text
-//! s ──► a ──► b ──► c          hand_on = 'auto'         after every step: rows as the model says, in all of them;
-//!       └───► b0   └─► c0      hand_on = 'off'          runs of b and b0, of c and c0: the same reason and counts
+//! s ──► a ──► b ──► c          hand_on = true           after every step: rows as the model says, in all of them;
+//!       └───► b0   └─► c0      hand_on = false          runs of b and b0, of c and c0: the same reason and counts
 //! ```
 //!
 //! `CHAIN_HISTORIES` histories (60) run; `CHAIN_SEED` runs one alone and prints its steps.
 
+#[path = "chain/cases.rs"]
+mod cases;
 #[path = "model/handler.rs"]
 #[allow(dead_code)] // the model's own use of it differs
 mod handler;

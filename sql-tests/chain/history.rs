@@ -159,11 +159,11 @@ impl History {
         for (node, source, key, track) in [(0, "s", &key, "v, w"), (1, "a", &backwards, "o"), (2, "b", &key, "p")] {
             for table in self.nodes[node].tables.clone() {
                 let options = format!(
-                    "compaction = '{}', compaction_max_files = 3, target_file_rows = {}, row_group_rows = {}, hand_on = '{}', max_deleted_fraction = NULL",
+                    "compaction = '{}', compaction_max_files = 3, target_file_rows = {}, row_group_rows = {}, hand_on = {}, max_deleted_fraction = NULL",
                     ["off", "auto"][self.rng.random_range(0..2)],
                     self.rng.random_range(3..60),
                     self.rng.random_range(2..40),
-                    if table.ends_with('0') { "off" } else { "auto" },
+                    !table.ends_with('0'),
                 );
                 let sql = format!(
                     "CREATE INCREMENTAL TABLE {table} FROM {source} KEY ({key}) TRACK ({track}) LOCATION 'memory://chain/{table}/' WITH ({options}) {}",

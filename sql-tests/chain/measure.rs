@@ -33,7 +33,7 @@ async fn measure() {
     session.context().register_table("s", Arc::new(source(rows, 0))).unwrap();
     let create = "CREATE INCREMENTAL TABLE a FROM s KEY (id) WITH (compaction = 'off') AS SELECT id, v AS o FROM input; \
          CREATE INCREMENTAL TABLE b FROM a KEY (id) WITH (compaction = 'off') AS SELECT id, upper(o) AS p FROM input; \
-         CREATE INCREMENTAL TABLE b0 FROM a KEY (id) WITH (compaction = 'off', hand_on = 'off') AS SELECT id, upper(o) AS p FROM input; \
+         CREATE INCREMENTAL TABLE b0 FROM a KEY (id) WITH (compaction = 'off', hand_on = false) AS SELECT id, upper(o) AS p FROM input; \
          REFRESH a, b, b0";
     session.sql(create).await.unwrap();
     println!("round | table | ms | updated | unchanged | peak MiB");

@@ -92,7 +92,10 @@ impl HandOn {
     pub async fn scan(&self, source: &ResolvedSource, columns: &[String]) -> Result<Arc<dyn ExecutionPlan>> {
         let Self::Changes(handed_on) = self else { return source.plan(columns).await };
         let failed = |e| {
-            let what = format!("the changes of source {:?} cannot be read. Remedy: SET (hand_on = 'off') reads it whole", handed_on.source);
+            let what = format!(
+                "the changes of source {:?} cannot be read. Remedy: ALTER INCREMENTAL TABLE … SET (hand_on = false) reads it whole",
+                handed_on.source
+            );
             Error::from_datafusion(e, ErrorCode::CaptureFailed, what)
         };
         handed_on.changes.rows(&source.state, columns).await.map_err(failed)
@@ -149,7 +152,7 @@ impl Totals {
 /// The changes that are handed on, or why the source is read whole.
 async fn changes(attempt: &Attempt, pinned: &PinnedSource, accepted: Option<&SourceState>) -> std::result::Result<HandedOn, String> {
     if !attempt.options.hand_on {
-        return Err("hand_on = 'off'".into());
+        return Err("hand_on = false".into());
     }
     if attempt.is_hand_on_refused() {
         return Err("the keys of its changes could not be read".into());

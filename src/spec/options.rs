@@ -59,8 +59,8 @@ pub const OPTIONS: &[OptionSpec] = &[
     option(
         "hand_on",
         Operational,
-        "auto",
-        "auto: of a source that is itself an incremental table only the changes are read, where they are known; off: all of it",
+        "true",
+        "false: a source that is itself an incremental table is read whole, also where its changes are known",
     ),
     option("handler_concurrency", Operational, "4", "how many handler calls run at once"),
     option("handler_batch_rows", Operational, "8192", "at most this many rows are handed to one handler call"),
@@ -99,7 +99,7 @@ pub struct OperationalOptions {
     pub capture_retries: u32,
     /// `capture_backoff`.
     pub capture_backoff: Duration,
-    /// `hand_on = 'auto'`.
+    /// `hand_on`.
     pub hand_on: bool,
     /// `handler_concurrency`, at least 1.
     pub handler_concurrency: usize,
@@ -225,7 +225,7 @@ impl Options {
             guard_min_rows: self.value(table, "guard_min_rows", |text| text.parse().ok())?,
             capture_retries: self.value(table, "capture_retries", |text| text.parse().ok().filter(|n| *n <= 20))?,
             capture_backoff: self.value(table, "capture_backoff", parse_duration)?,
-            hand_on: self.value(table, "hand_on", parse_auto)?,
+            hand_on: self.value(table, "hand_on", parse_bool)?,
             handler_concurrency: self.value(table, "handler_concurrency", count)?,
             handler_batch_rows: self.value(table, "handler_batch_rows", count)?,
             verify_always: self.value(table, "verify", |text| match text.to_ascii_lowercase().as_str() {
@@ -234,7 +234,11 @@ impl Options {
                 _ => None,
             })?,
             older_than: self.value(table, "older_than", parse_duration)?,
-            auto_compaction: self.value(table, "compaction", parse_auto)?,
+            auto_compaction: self.value(table, "compaction", |text| match text.to_ascii_lowercase().as_str() {
+                "auto" => Some(true),
+                "off" => Some(false),
+                _ => None,
+            })?,
             compaction_max_files: self.value(table, "compaction_max_files", count)?,
             compaction_max_dead_fraction: self.value(table, "compaction_max_dead_fraction", fraction)?,
             target_file_rows: self.value(table, "target_file_rows", count)?,
@@ -280,15 +284,6 @@ fn parse_bool(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "true" => Some(true),
         "false" => Some(false),
-        _ => None,
-    }
-}
-
-/// What happens by itself, or not.
-fn parse_auto(text: &str) -> Option<bool> {
-    match text.to_ascii_lowercase().as_str() {
-        "auto" => Some(true),
-        "off" => Some(false),
         _ => None,
     }
 }

@@ -3,13 +3,13 @@
 //! ```text
 //! version  3 ──run──► 4 ──compaction──► 5 ──run──► 6          between(3, 6): walk the manifests
 //!   rows    live rows of 6 that a version after 3 wrote       (files added by 4 and 6; 5's files, row by row)
-//!   keys    of those rows, and of every row that died on the way; a key that is not among the rows is gone
+//!   keys    of those rows, and of rows that died in runs that deleted some; a key that is not among the rows is gone
 //! ```
 //!
 //! A row that is live in the newer version and older than the changes was live all the way, because only a rollback or a
 //! rebuild brings rows back: between versions with either, the changes are unknown. A key that was there and is not any
-//! more died in the step of some run; compactions and fences move rows and kill none. So the rows and the keys are all
-//! that can differ; a row may still be what it was (changed and changed back), and a key may be new and gone again.
+//! more died last in a run that deleted rows; compactions and fences move rows and kill none. So the rows and the keys are
+//! all that can differ; a row may still be what it was (changed and changed back), and a key may be new and gone again.
 //!
 //! Memory: two file lists while walking. It reads manifests and file lists only; never guesses what history does not say.
 
@@ -58,7 +58,7 @@ pub struct TableChanges {
     added: Vec<DataFile>,
     /// Files of the newer version that compactions wrote: each row has its own version.
     compacted: Vec<DataFile>,
-    /// Files with rows that died in the step of a run.
+    /// Files with rows that died in a run that deleted some.
     died: Vec<KeyFile>,
     /// At most so many keys are new, changed or gone.
     keys: u64,

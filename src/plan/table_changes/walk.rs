@@ -1,7 +1,7 @@
 //! Walks the versions between two and gathers which files have changes.
 //!
 //! ```text
-//! run          files that it added; rows that are dead in its files and live in its base's; files of its base that it dropped
+//! run          files that it added; if it deleted rows, those that are live in its base's files and dead or dropped in its own
 //! compaction   the same rows in other files: nothing
 //! fence        the same files: nothing
 //! rebuild, rollback, a version without its manifest: not known
@@ -26,7 +26,7 @@ struct Walk {
     /// The versions that runs and compactions made.
     runs: HashSet<VersionNumber>,
     compactions: HashSet<VersionNumber>,
-    /// By data path: the file as it was before its first deaths, and as it is after its last ones.
+    /// By data path: the file as it was before the first run that deleted rows of it, and as it is after the last one.
     died: BTreeMap<String, (DataFile, Option<DataFile>)>,
     keys: u64,
 }
@@ -56,7 +56,7 @@ pub(super) async fn walk(from: VersionNumber, to: Arc<Snapshot>) -> Result<Table
                     }
                 };
                 let files = files_of(incarnation, &manifest).await?;
-                walk.run(version, &base, &files);
+                walk.run(&manifest, &base, &files);
                 before = Some(files);
             }
             VersionKind::Compaction => {
@@ -89,23 +89,24 @@ fn unreadable(version: VersionNumber, error: &Error) -> NotKnown {
 }
 
 impl Walk {
-    /// A run made `version` out of `base`.
-    fn run(&mut self, version: VersionNumber, base: &[DataFile], files: &[DataFile]) {
-        self.runs.insert(version);
+    /// A run made the version of `manifest`, with `files`, out of `base`.
+    fn run(&mut self, manifest: &Manifest, base: &[DataFile], files: &[DataFile]) {
+        self.runs.insert(manifest.version);
         let after: HashMap<&str, &DataFile> = files.iter().map(|file| (file.data.path.as_str(), file)).collect();
-        for file in base {
-            let now = after.get(file.data.path.as_str()).copied();
-            if now.is_some_and(|now| now.deletions == file.deletions) {
-                continue;
-            }
-            self.keys += file.live_rows() - now.map_or(0, DataFile::live_rows).min(file.live_rows());
-            // Rows of a file that a run added after the older version replaced rows whose deaths are known, or are new.
-            if !self.runs.contains(&file.added_in) {
-                let (_, last) = self.died.entry(file.data.path.clone()).or_insert_with(|| (file.clone(), None));
-                *last = now.cloned();
-            }
+        let now = |file: &DataFile| after.get(file.data.path.as_str()).copied();
+        let deaths = |file: &DataFile| file.live_rows().saturating_sub(now(file).map_or(0, DataFile::live_rows));
+        let written: u64 = files.iter().filter(|file| file.added_in == manifest.version).map(DataFile::live_rows).sum();
+        let died: u64 = base.iter().map(deaths).sum();
+        let updated = manifest.summary.rows_updated.unwrap_or(0).min(written).min(died);
+        self.keys += written + died - updated;
+        // Rows that others replaced need no key of their own: those others have it.
+        if manifest.summary.rows_deleted == Some(0) && updated == died {
+            return;
         }
-        self.keys += files.iter().filter(|file| file.added_in == version).map(DataFile::live_rows).sum::<u64>();
+        for file in base.iter().filter(|file| now(file).is_none_or(|now| now.deletions != file.deletions)) {
+            let (_, last) = self.died.entry(file.data.path.clone()).or_insert_with(|| (file.clone(), None));
+            *last = now(file).cloned();
+        }
     }
 
     fn conclude(self, from: VersionNumber, to: Arc<Snapshot>) -> Result<TableChanges, NotKnown> {
