@@ -29,6 +29,7 @@ use super::memory::{Grant, Memory};
 use super::spill::{Buckets, Cut, Spilled, Spiller};
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::{ByteKeys, Hashing, KeyReader, KeyShape, KeyStore, SmallKeys};
+use crate::spec::normalize_type;
 
 /// What every step of one diff works with.
 pub(crate) struct Shared {
@@ -169,7 +170,13 @@ async fn load_keys<K: KeyStore>(shared: &Arc<Shared>, mut batches: SendableRecor
 }
 
 fn differ<K: KeyStore>(shared: &Shared, baseline: Baseline<K>, source_rows: usize, grant: Grant) -> Result<Arc<dyn Differ>> {
-    Ok(Arc::new(Diff::try_new(baseline, shared.hashing, source_rows, Room { grant, can_spill: shared.can_spill })?))
+    let diff = Diff::try_new(baseline, shared.hashing, source_rows, Room { grant, can_spill: shared.can_spill })?;
+    // Keys of several columns are stored encoded, and cannot be made columns again.
+    let key_type = match (shared.reader.shape(), shared.spec.key.as_slice()) {
+        (KeyShape::Small | KeyShape::Text, [key]) => Some(normalize_type(key.data_type())),
+        _ => None,
+    };
+    Ok(Arc::new(diff.with_ordered_keys(key_type)))
 }
 
 fn push<K: KeyStore>(baseline: &mut Baseline<K>, reader: &KeyReader, batch: &RecordBatch) -> Result<()> {

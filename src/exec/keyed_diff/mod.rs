@@ -14,6 +14,7 @@
 //! It never decides by a key's hash, never emits a row of a source with null or duplicate keys once they are known, never
 //! reads the source twice, and its output is worth nothing until the outcome is there.
 
+mod ascending;
 mod baseline;
 mod bitmap;
 mod columns;
@@ -195,6 +196,7 @@ impl ExecutionPlan for KeyedDiffExec {
             source: self.source.execute(partition, Arc::clone(&context))?,
             schema: self.schema(),
             batch_rows: context.session_config().batch_size(),
+            number: partition,
             partitions: self.properties.partitioning.partition_count(),
             metrics: metrics::DiffMetrics::new(&self.metrics, partition),
             set: self.metrics.clone(),
