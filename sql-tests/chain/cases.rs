@@ -97,7 +97,7 @@ async fn a_restored_source_is_read_whole() {
 /// Changes whose keys do not fit are not handed on; keys that turn out too long make the run start over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_beyond_the_pool_are_read_whole() {
-    for (rows, width, pool, is_tried) in [(200_000, 8, 8 * MIB, false), (60_000, 1_000, 32 * MIB, true)] {
+    for (rows, width, pool, is_tried) in [(200_000, 8, 32 * MIB, false), (60_000, 2_000, 64 * MIB, true)] {
         let folder = tempfile::tempdir().unwrap();
         let roomy = session(folder.path(), None).await;
         register(&roomy, rows, width, 0);

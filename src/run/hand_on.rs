@@ -12,11 +12,12 @@
 //! ```
 //!
 //! The published rows and the counts are those of a whole diff: rows outside of the changes are the same on both sides.
-//! Memory: the keys that may have changed, within a quarter of the pool. Keys that cannot be had after all (memory, files
-//! gone or damaged) make the run read the source whole, before a row was handled. Never used by drafts and rebuilds.
+//! Memory: the keys that may have changed, within a quarter of the pool. When they cannot be had after all (memory, files
+//! gone or damaged), or the rest of the capture has no room beside them, the run starts over and reads the source whole.
+//! Never used by drafts and rebuilds.
 
-use std::sync::Arc;
-use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use datafusion::physical_plan::ExecutionPlan;
@@ -119,6 +120,14 @@ impl HandOn {
         let Self::Changes(handed_on) = self else { return None };
         let source_rows = handed_on.changes.to().rows();
         Some(Totals { base_rows: handed_on.base_rows, source_rows, whole: OnceLock::new() })
+    }
+
+    /// `error` of a capture. Where the keys of changes took the memory, reading the whole may do with less of it.
+    pub fn noted(&self, attempt: &Attempt, error: Error) -> Error {
+        if matches!(self, Self::Changes(_)) && error.code() == ErrorCode::ResourcesExhausted {
+            attempt.hand_on_refused.store(true, Ordering::Release);
+        }
+        error
     }
 
     /// A line for EXPLAIN REFRESH.

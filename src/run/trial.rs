@@ -52,7 +52,7 @@ async fn counted(attempt: &Arc<Attempt>) -> Result<Seal> {
     let (context, diff) = capture::prepare(attempt).await?;
     let failed = |e| {
         let what = format!("table {:?}: reading the source failed. Remedy: mend the source and run again", attempt.name());
-        Error::from_datafusion(e, ErrorCode::CaptureFailed, what)
+        context.hand_on.noted(attempt, Error::from_datafusion(e, ErrorCode::CaptureFailed, what))
     };
     let stream = execute_stream(diff, attempt.task_context()).map_err(failed)?;
     let rows = stream.try_fold(0, |rows, batch| std::future::ready(Ok(rows + batch.num_rows()))).await.map_err(failed)?;
