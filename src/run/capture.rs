@@ -23,6 +23,7 @@ use crate::table::IncrementalTable;
 
 use super::attempt::Attempt;
 use super::flow::tables_behind;
+use super::hand_on::{HandOn, PinnedSource, Totals};
 use super::plans::with_empty_hidden;
 
 /// Where the counts come from.
@@ -30,6 +31,8 @@ use super::plans::with_empty_hidden;
 enum Counts {
     /// The diff counts.
     Diff(Arc<DiffOutcome>),
+    /// The diff counts the changes of the source; the rest is known.
+    Changes(Arc<DiffOutcome>, Totals),
     /// A table that is recomputed whole is not diffed: every row that was read is handed on.
     Whole(OnceLock<DiffReport>),
 }
@@ -40,7 +43,10 @@ pub(super) struct CaptureContext {
     pub attempt: Arc<Attempt>,
     pub source: ResolvedSource,
     pub before: SourceIdentity,
-    pub table_version: Option<(String, u64)>,
+    /// The version of a source that is itself an incremental table.
+    pub pinned: Option<PinnedSource>,
+    /// How a source that is itself an incremental table is read.
+    pub hand_on: HandOn,
     counts: Counts,
     pub started: Duration,
     /// Whether the diff has a baseline, so that counts are relative to it.
@@ -50,7 +56,7 @@ pub(super) struct CaptureContext {
 /// Resolves and checks the source and plans the diff.
 pub(super) async fn prepare(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContext>, Arc<dyn ExecutionPlan>)> {
     let started = attempt.elapsed();
-    let (source, table_version) = open_source(attempt).await?;
+    let (source, pinned) = open_source(attempt).await?;
     let previous = previous_source(attempt).await?;
     let before = source.identity().await?;
     check_identity(attempt.name(), previous.as_ref(), &before)?;
@@ -59,14 +65,21 @@ pub(super) async fn prepare(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContex
     let definition = attempt.definition();
     let columns: Vec<String> = definition.input_schema.fields().iter().map(|field| field.name().clone()).collect();
     source.check_headers(&columns).await?;
-    let scan = source.plan(&columns).await?;
-    let (counts, plan, against_base) =
-        if definition.incremental { diff(attempt, scan)? } else { (Counts::Whole(OnceLock::new()), with_empty_hidden(scan)?, false) };
+    let hand_on = match &pinned {
+        None if !tables_behind(source.provider.as_ref()).is_empty() => HandOn::behind_view(),
+        pinned => HandOn::decide(attempt, pinned.as_ref(), previous.as_ref()).await,
+    };
+    let scan = hand_on.scan(&source, &columns).await?;
+    let (counts, plan, against_base) = if definition.incremental {
+        diff(attempt, scan, &hand_on)?
+    } else {
+        (Counts::Whole(OnceLock::new()), with_empty_hidden(scan)?, false)
+    };
     let attempt = Arc::clone(attempt);
-    Ok((Arc::new(CaptureContext { attempt, source, before, table_version, counts, started, against_base }), plan))
+    Ok((Arc::new(CaptureContext { attempt, source, before, pinned, hand_on, counts, started, against_base }), plan))
 }
 
-fn diff(attempt: &Attempt, scan: Arc<dyn ExecutionPlan>) -> Result<(Counts, Arc<dyn ExecutionPlan>, bool)> {
+fn diff(attempt: &Attempt, scan: Arc<dyn ExecutionPlan>, hand_on: &HandOn) -> Result<(Counts, Arc<dyn ExecutionPlan>, bool)> {
     let definition = attempt.definition();
     let spec = DiffSpec {
         table: attempt.name().to_string(),
@@ -78,14 +91,19 @@ fn diff(attempt: &Attempt, scan: Arc<dyn ExecutionPlan>) -> Result<(Counts, Arc<
     };
     let against_base = attempt.extends_base();
     let index = attempt.base.as_ref().filter(|_| against_base).map(|base| {
-        Arc::new(IndexScanExec::new(attempt.incarnation.clone(), Arc::clone(&base.files), &spec.key)) as Arc<dyn ExecutionPlan>
+        let index = Arc::new(IndexScanExec::new(attempt.incarnation.clone(), Arc::clone(&base.files), &spec.key));
+        hand_on.scope(attempt, index, &spec)
     });
-    let diff = Arc::new(KeyedDiffExec::try_new(index, scan, spec)?);
-    Ok((Counts::Diff(diff.outcome()), diff, against_base))
+    let diff = Arc::new(KeyedDiffExec::try_new(index.transpose()?, scan, spec)?);
+    let counts = match hand_on.totals() {
+        Some(totals) => Counts::Changes(diff.outcome(), totals),
+        None => Counts::Diff(diff.outcome()),
+    };
+    Ok((counts, diff, against_base))
 }
 
 /// The source; one that is itself an incremental table is pinned at its newest version.
-async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<(String, u64)>)> {
+async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<PinnedSource>)> {
     let mut source = resolve(&attempt.host.state, attempt.name(), &attempt.definition().source).await?;
     for handle in tables_behind(source.provider.as_ref()) {
         if handle.newest().await?.is_none() {
@@ -97,13 +115,13 @@ async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<(Strin
         }
     }
     let Some(table) = source.provider.downcast_ref::<IncrementalTable>() else { return Ok((source, None)) };
-    let handle = table.handle();
+    let handle = Arc::clone(table.handle());
     let Some(snapshot) = handle.newest().await? else { return Ok((source, None)) };
     let version = snapshot.version.unwrap_or_default();
-    let pinned = (snapshot.incarnation.id().to_string(), version);
+    let manifest = handle.incarnation().slot(version).await?.map(|slot| slot.manifest_hash);
     source.schema = Arc::clone(&snapshot.output_schema);
-    source.provider = Arc::new(IncrementalTable::at(Arc::clone(handle), snapshot));
-    Ok((source, Some(pinned)))
+    source.provider = Arc::new(IncrementalTable::at(Arc::clone(&handle), Arc::clone(&snapshot)));
+    Ok((source, Some(PinnedSource { handle, snapshot, version, manifest })))
 }
 
 /// What the base's run saw of this source; nothing when it read another one.
@@ -145,17 +163,19 @@ impl CaptureContext {
     pub fn report(&self) -> Result<&DiffReport> {
         let report = match &self.counts {
             Counts::Diff(outcome) => outcome.report(),
+            Counts::Changes(outcome, totals) => totals.of(outcome),
             Counts::Whole(report) => report.get(),
         };
         let report = report.ok_or_else(|| Error::internal("the diff ended without its counts"))?;
-        if report.created + report.updated + report.unchanged != report.scanned {
+        if report.created + report.updated + report.unchanged != report.scanned + report.skipped {
             return Err(Error::internal(format!(
-                "table {:?}: created {} + updated {} + unchanged {} is not the {} rows scanned",
+                "table {:?}: created {} + updated {} + unchanged {} is not the {} rows scanned + {} skipped",
                 self.attempt.name(),
                 report.created,
                 report.updated,
                 report.unchanged,
-                report.scanned
+                report.scanned,
+                report.skipped
             )));
         }
         Ok(report)
@@ -248,7 +268,10 @@ impl CaptureContext {
                 changed: seen.changed,
             });
         }
-        Ok(SourceState { files, table_version: self.table_version.clone(), next_ordinal })
+        let pinned = self.pinned.as_ref();
+        let table_version = pinned.map(|pinned| (pinned.snapshot.incarnation.id().to_string(), pinned.version));
+        let table_manifest = pinned.and_then(|pinned| pinned.manifest.clone());
+        Ok(SourceState { files, table_version, table_manifest, next_ordinal })
     }
 }
 

@@ -127,6 +127,9 @@ pub struct SourceState {
     /// The version of a source that is itself an incremental table: (incarnation, version).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table_version: Option<(String, VersionNumber)>,
+    /// BLAKE3 of that version's manifest: a copy or a restored backup may have another version under the same number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table_manifest: Option<String>,
     /// The next ordinal that was never used.
     pub next_ordinal: u32,
 }

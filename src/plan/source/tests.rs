@@ -73,7 +73,7 @@ fn state_of(identity: &SourceIdentity) -> SourceState {
         modified: f.modified,
         changed: f.changed,
     };
-    SourceState { files: identity.files.iter().enumerate().map(file).collect(), table_version: None, next_ordinal: 9 }
+    SourceState { files: identity.files.iter().enumerate().map(file).collect(), next_ordinal: 9, ..SourceState::default() }
 }
 
 fn code<T>(result: Result<T, Error>) -> Option<ErrorCode> {
