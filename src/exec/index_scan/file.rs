@@ -1,5 +1,7 @@
 //! One index file with its deletion vector, verified before a byte of it is believed, as batches of live rows.
 
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt32Array, UInt64Array};
@@ -10,14 +12,16 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::file::metadata::ParquetMetaData;
 use roaring::RoaringTreemap;
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::normalize_array;
-use crate::exec::keyed_diff::VERSION;
 use crate::spec::same_type;
-use crate::store::files::{open_rows, verify_object};
+use crate::store::files::{Choose, open_groups, verify_object};
 use crate::store::{DataFile, Incarnation, deletion_vector};
+
+use super::scope::Scope;
 
 /// Rows decoded at once: long stretches keep the diff's predictions going.
 const BATCH_ROWS: usize = 1 << 16;
@@ -84,8 +88,11 @@ pub(crate) struct IndexReader {
     source: Fetched,
     batches: Batches,
     schema: SchemaRef,
-    /// Physical rows handed out or dropped so far.
-    rows: u64,
+    scope: Scope,
+    /// The physical rows that are still to come: those of the row groups that are decoded.
+    rows: VecDeque<Range<u64>>,
+    /// Rows that were decoded with others that lie apart from them.
+    pending: Option<RecordBatch>,
 }
 
 enum Batches {
@@ -94,19 +101,22 @@ enum Batches {
 }
 
 impl IndexReader {
-    pub(crate) async fn try_new(incarnation: &Incarnation, source: Fetched, schema: SchemaRef) -> Result<Self> {
+    pub(crate) async fn try_new(incarnation: &Incarnation, source: Fetched, (schema, scope): (SchemaRef, Scope)) -> Result<Self> {
+        let stored: Vec<_> = schema.fields().iter().take(stored_fields(&schema)).cloned().collect();
+        let stored = Arc::new(Schema::new(stored));
+        let mut rows = VecDeque::new();
+        let mut choose = |found: &Schema, metadata: &ParquetMetaData| choose(&source.file, found, metadata, &scope, &mut rows);
         let batches = match &source.index {
-            Some(index) => Batches::Whole(open_whole(&source.file, index)?),
-            None => {
-                let stored: Vec<_> = schema.fields().iter().take(stored_fields(&schema)).cloned().collect();
-                let (stored, file) = (Arc::new(Schema::new(stored)), &source.file);
-                Batches::Parts(open_rows(incarnation, &file.index, &stored, BATCH_ROWS, Some(file.rows)).await?)
-            }
+            Some(index) => Batches::Whole(open_whole(&source.file, index, &stored, &mut choose)?),
+            None => Batches::Parts(open_groups(incarnation, &source.file.index, &stored, BATCH_ROWS, &mut choose).await?),
         };
-        Ok(Self { source, batches, schema, rows: 0 })
+        Ok(Self { source, batches, schema, scope, rows, pending: None })
     }
 
     async fn next_stored(&mut self) -> Result<Option<RecordBatch>> {
+        if let Some(pending) = self.pending.take() {
+            return Ok(Some(pending));
+        }
         match &mut self.batches {
             Batches::Parts(batches) => batches.next().await.transpose(),
             Batches::Whole(reader) => {
@@ -116,37 +126,87 @@ impl IndexReader {
         }
     }
 
-    /// The next batch of live rows; `None` at the end, when exactly the manifest's rows were there.
+    /// The first rows of a batch, as far as they lie side by side, with the position of the first; the rest is pending.
+    fn side_by_side(&mut self, batch: RecordBatch) -> Result<(RecordBatch, u64)> {
+        let path = &self.source.file.index.path;
+        let range = self.rows.front_mut().ok_or_else(|| corrupt(path, "it has more rows than its footer says"))?;
+        let (first, rows) = (range.start, batch.num_rows().min(usize::try_from(range.end - range.start).unwrap_or(usize::MAX)));
+        range.start += rows as u64;
+        if range.is_empty() {
+            self.rows.pop_front();
+        }
+        if rows < batch.num_rows() {
+            self.pending = Some(batch.slice(rows, batch.num_rows() - rows));
+        }
+        Ok((batch.slice(0, rows), first))
+    }
+
+    /// The next batch of live rows; `None` at the end, when exactly the chosen rows were there.
     pub(crate) async fn next(&mut self) -> Result<Option<RecordBatch>> {
         while let Some(batch) = self.next_stored().await? {
-            let first = self.rows;
-            self.rows += batch.num_rows() as u64;
+            let (batch, first) = self.side_by_side(batch)?;
             let complete = complete(&self.source, &self.schema, &batch, first)?;
-            let path = || self.source.file.index.path.as_str();
-            let live = match self.source.dead.as_ref().and_then(|dead| live(dead, first, self.rows)) {
-                Some(live) => {
-                    filter_record_batch(&complete, &live).map_err(|error| corrupt(path(), "it cannot be filtered").with_source(error))?
-                }
-                None => complete,
-            };
-            if live.num_rows() > 0 {
-                return Ok(Some(live));
+            let live = self.source.dead.as_ref().and_then(|dead| live(dead, first, first + batch.num_rows() as u64));
+            let live = self.keep(complete, live)?;
+            let wanted = self.scope.rows(&live)?;
+            let wanted = self.keep(live, wanted)?;
+            if wanted.num_rows() > 0 {
+                return Ok(Some(wanted));
             }
         }
-        let (path, expected) = (&self.source.file.index.path, self.source.file.rows);
-        if self.rows != expected {
-            return Err(corrupt(path, format_args!("it has {} rows and must have {expected}", self.rows)));
+        match self.rows.front() {
+            Some(_) => Err(corrupt(&self.source.file.index.path, "it has fewer rows than its footer says")),
+            None => Ok(None),
         }
-        Ok(None)
+    }
+
+    /// The rows that `keep` has; `None`: all.
+    fn keep(&self, batch: RecordBatch, keep: Option<BooleanArray>) -> Result<RecordBatch> {
+        let failed = |error| corrupt(&self.source.file.index.path, "it cannot be filtered").with_source(error);
+        match keep {
+            Some(keep) => filter_record_batch(&batch, &keep).map_err(failed),
+            None => Ok(batch),
+        }
     }
 }
 
-fn open_whole(file: &DataFile, index: &Bytes) -> Result<ParquetRecordBatchReader> {
+/// The row groups of an index file that are decoded (`None`: all), and the positions of their rows.
+fn choose(
+    file: &DataFile,
+    schema: &Schema,
+    metadata: &ParquetMetaData,
+    scope: &Scope,
+    rows: &mut VecDeque<Range<u64>>,
+) -> Result<Option<Vec<usize>>> {
+    let found = u64::try_from(metadata.file_metadata().num_rows()).unwrap_or(0);
+    if found != file.rows {
+        return Err(corrupt(&file.index.path, format_args!("it has {found} rows and must have {}", file.rows)));
+    }
+    let groups = scope.row_groups(schema, metadata);
+    let mut first = 0;
+    for (at, group) in metadata.row_groups().iter().enumerate() {
+        let end = first + u64::try_from(group.num_rows()).unwrap_or(0);
+        if groups.as_ref().is_none_or(|groups| groups.contains(&at)) && first < end {
+            match rows.back_mut() {
+                Some(before) if before.end == first => before.end = end,
+                _ => rows.push_back(first..end),
+            }
+        }
+        first = end;
+    }
+    Ok(groups)
+}
+
+fn open_whole(file: &DataFile, index: &Bytes, stored: &Schema, choose: &mut Choose<'_>) -> Result<ParquetRecordBatchReader> {
     let failed = |error| corrupt(&file.index.path, "it is no readable Parquet file").with_source(error);
     let builder = ParquetRecordBatchReaderBuilder::try_new(index.clone()).map_err(failed)?;
     let columns = builder.schema().fields().iter().enumerate();
-    let wanted: Vec<usize> = columns.filter(|(_, field)| field.name() != VERSION).map(|(at, _)| at).collect();
+    let wanted: Vec<usize> = columns.filter(|(_, field)| stored.index_of(field.name()).is_ok()).map(|(at, _)| at).collect();
     let mask = ProjectionMask::roots(builder.parquet_schema(), wanted);
+    let builder = match choose(builder.schema(), builder.metadata())? {
+        Some(groups) => builder.with_row_groups(groups),
+        None => builder,
+    };
     builder.with_projection(mask).with_batch_size(BATCH_ROWS).build().map_err(failed)
 }
 

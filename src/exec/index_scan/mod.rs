@@ -7,9 +7,11 @@
 //!
 //! Memory, reserved in the pool: per partition one index file's bytes as stored, or about one row group's where that
 //! is more than half of the pool (it is read twice then); and one batch of 65,536 rows. It never
-//! reads a data file, never hands on a byte before the whole object's hash is right, and never writes.
+//! reads a data file or an index file without wanted rows, never hands on a byte before the whole object's hash is right, and never writes.
 
 mod file;
+mod ranges;
+mod scope;
 #[cfg(test)]
 mod tests;
 
@@ -17,7 +19,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow_schema::{Field, SchemaRef};
+use arrow_schema::{Field, Schema, SchemaRef};
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Statistics, internal_err};
@@ -33,8 +35,11 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Par
 use futures::stream;
 
 use crate::error::{Error, ErrorCode, Result};
-use crate::exec::keyed_diff::index_scan_schema;
+use crate::exec::keyed_diff::{FP_HI, FP_LO, index_scan_schema};
 use crate::store::{DataFile, Incarnation};
+pub use ranges::KeyRanges;
+pub use scope::Scope;
+
 use file::{Extent, IndexReader, fetch, fetched_bytes};
 
 /// Partitions that an index scan has at most, unless it is told otherwise.
@@ -45,6 +50,7 @@ const PARTITIONS: usize = 4;
 pub struct IndexScanExec {
     incarnation: Incarnation,
     files: Arc<Vec<DataFile>>,
+    scope: Scope,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
 }
@@ -61,11 +67,29 @@ impl IndexScanExec {
         let partitioning = Partitioning::UnknownPartitioning(files.len().clamp(1, partitions.max(1)));
         let properties = PlanProperties::new(equivalence, partitioning, EmissionType::Incremental, Boundedness::Bounded)
             .with_scheduling_type(SchedulingType::Cooperative);
-        Self { incarnation, files, properties: Arc::new(properties), metrics: ExecutionPlanMetricsSet::new() }
+        Self { incarnation, files, scope: Scope::All, properties: Arc::new(properties), metrics: ExecutionPlanMetricsSet::new() }
     }
 
-    fn live_rows(&self) -> u64 {
-        self.files.iter().map(DataFile::live_rows).sum()
+    /// The same scan of the rows in `scope` only. One of unread rows has no fingerprints.
+    pub fn with_scope(mut self, scope: Scope) -> Self {
+        if matches!(scope, Scope::Unread(..)) {
+            let schema = self.schema();
+            let fields = schema.fields().iter().filter(|field| field.name() != FP_HI && field.name() != FP_LO);
+            let schema = Arc::new(Schema::new(fields.cloned().collect::<Vec<_>>()));
+            let partitioning = self.properties.partitioning.clone();
+            let equivalence = EquivalenceProperties::new(schema);
+            let properties = PlanProperties::new(equivalence, partitioning, EmissionType::Incremental, Boundedness::Bounded)
+                .with_scheduling_type(SchedulingType::Cooperative);
+            self.properties = Arc::new(properties);
+        }
+        self.scope = scope;
+        self
+    }
+
+    /// The files that may have wanted rows: how many, and how many rows they have at most.
+    fn extent(&self) -> (usize, u64) {
+        let files = self.files.iter().filter(|file| self.scope.wants_file(file));
+        files.fold((0, 0), |(files, rows), file| (files + 1, rows + self.scope.rows_at_most(file)))
     }
 
     fn partitions(&self) -> usize {
@@ -75,7 +99,15 @@ impl IndexScanExec {
 
 impl DisplayAs for IndexScanExec {
     fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (files, rows, table) = (self.files.len(), self.live_rows(), self.incarnation.name());
+        let table = self.incarnation.name();
+        if let Scope::Unread(sources, _) = &self.scope {
+            let sources = sources.len();
+            return match format {
+                DisplayFormatType::TreeRender => write!(f, "table={table}\nunread_sources={sources}"),
+                _ => write!(f, "IndexScanExec: table={table}, keys of {sources} unread source files, where new keys may lie"),
+            };
+        }
+        let (files, rows) = self.extent();
         match format {
             DisplayFormatType::TreeRender => write!(f, "table={table}\nfiles={files}\nrows={rows}"),
             _ => write!(f, "IndexScanExec: table={table}, files={files}, rows={rows}"),
@@ -109,8 +141,9 @@ impl ExecutionPlan for IndexScanExec {
 
     fn statistics_from_inputs(&self, _inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> DataFusionResult<Arc<Statistics>> {
         let mut statistics = Statistics::new_unknown(&self.schema());
-        if let (None, Ok(rows)) = (args.partition(), usize::try_from(self.live_rows())) {
-            statistics.num_rows = Precision::Exact(rows);
+        if let (None, Ok(rows)) = (args.partition(), usize::try_from(self.extent().1)) {
+            let is_exact = matches!(self.scope, Scope::All);
+            statistics.num_rows = if is_exact { Precision::Exact(rows) } else { Precision::Inexact(rows) };
         }
         Ok(Arc::new(statistics))
     }
@@ -120,6 +153,7 @@ impl ExecutionPlan for IndexScanExec {
         let scan = Scan {
             incarnation: self.incarnation.clone(),
             files: Arc::clone(&self.files),
+            scope: self.scope.clone(),
             schema: self.schema(),
             next: partition,
             step: self.partitions(),
@@ -147,6 +181,7 @@ impl ExecutionPlan for IndexScanExec {
 struct Scan {
     incarnation: Incarnation,
     files: Arc<Vec<DataFile>>,
+    scope: Scope,
     schema: SchemaRef,
     next: usize,
     step: usize,
@@ -170,10 +205,15 @@ impl Scan {
                 self.reservation.free();
             }
             let Some(file) = self.files.get(self.next) else { return Ok(None) };
+            if !self.scope.wants_file(file) {
+                self.next += self.step;
+                continue;
+            }
             let extent = self.reserve(file)?;
             let ordinal = u32::try_from(self.next).map_err(|_| Error::internal("more than 2^32 files"))?;
             let fetched = fetch(&self.incarnation, ordinal, file, extent).await?;
-            self.reader = Some(IndexReader::try_new(&self.incarnation, fetched, Arc::clone(&self.schema)).await?);
+            let wanted = (Arc::clone(&self.schema), self.scope.clone());
+            self.reader = Some(IndexReader::try_new(&self.incarnation, fetched, wanted).await?);
             self.next += self.step;
         }
     }

@@ -55,7 +55,7 @@ async fn data_file(incarnation: &Incarnation, name: &str, names: &[&str], dead: 
         deletions = Some(DeletionVectorRef { object, rows: dead.len() as u64 });
     }
     let added_in = serde_json::from_str("1").unwrap();
-    DataFile { data: index.clone(), index, rows: rows as u64, deletions, added_in, bounds: BTreeMap::new() }
+    DataFile { data: index.clone(), index, rows: rows as u64, deletions, added_in, bounds: BTreeMap::new(), sources: vec![] }
 }
 
 /// The rows, the same whether a file is read as a whole or, in a small pool, in parts.

@@ -29,13 +29,16 @@ pub(crate) struct IndexRows<'a> {
     pub(crate) low: &'a [i64],
     pub(crate) file: &'a [u32],
     pub(crate) row: &'a [u64],
+    /// Ordinals of source files.
+    pub(crate) source: &'a [i32],
 }
 
-/// A stretch of baseline rows that lie one after another in one file.
+/// A stretch of baseline rows that lie one after another in one file, and come from one source file.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     start: usize,
     file: u32,
+    source: i32,
     row: u64,
 }
 
@@ -97,11 +100,12 @@ impl<K: KeyStore> Baseline<K> {
             return Err(too_many_keys());
         }
         let halves = rows.high.iter().zip(rows.low);
-        for (at, ((high, low), (file, row))) in halves.zip(rows.file.iter().zip(rows.row)).enumerate() {
+        let places = rows.file.iter().zip(rows.row).zip(rows.source);
+        for (at, ((high, low), ((file, row), source))) in halves.zip(places).enumerate() {
             let position = self.keys.len();
-            let follows = |run: &Run| run.file == *file && run.row + (position - run.start) as u64 == *row;
+            let follows = |run: &Run| run.file == *file && run.source == *source && run.row + (position - run.start) as u64 == *row;
             if !self.runs.last().is_some_and(follows) {
-                self.runs.push(Run { start: position, file: *file, row: *row });
+                self.runs.push(Run { start: position, file: *file, source: *source, row: *row });
             }
             self.keys.push(K::key(keys, at));
             self.stretches.pushed(&self.keys, at == 0);
@@ -128,6 +132,19 @@ impl<K: KeyStore> Baseline<K> {
     #[inline]
     pub(crate) fn fingerprint(&self, position: usize) -> Option<u128> {
         self.fingerprints.get(position).copied()
+    }
+
+    /// The ordinal of the source file that the row comes from. `hint` is where it was found last.
+    #[inline]
+    pub(crate) fn source(&self, position: usize, hint: &mut usize) -> i32 {
+        let runs = &self.runs;
+        let is_in =
+            |at: usize| runs.get(at).is_some_and(|run| run.start <= position) && runs.get(at + 1).is_none_or(|next| position < next.start);
+        if !is_in(*hint) {
+            let next = *hint + 1;
+            *hint = if is_in(next) { next } else { runs.partition_point(|run| run.start <= position).saturating_sub(1) };
+        }
+        runs.get(*hint).map_or(-1, |run| run.source)
     }
 
     /// The position of `key`: by order while that is cheap, else by hash.

@@ -13,13 +13,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use roaring::RoaringTreemap;
 
 use super::baseline::{Baseline, table_bytes};
 use super::bitmap::Bitmap;
 use super::memory::Grant;
+use super::origin::OriginNotes;
 use crate::error::Result;
 use crate::exec::equality::{Hashing, KeyBatch, KeyHash, KeyStore, KeyTable, too_many_keys};
 
@@ -49,19 +50,32 @@ impl Verdict {
     }
 }
 
-/// Where one partition is in the baseline, and what it cost.
+/// Where one partition is in the baseline, what it cost, and what it saw of the rows' files.
 #[derive(Debug, Default)]
 pub(crate) struct Probe {
     next: usize,
+    run: usize,
+    pub(crate) origins: OriginNotes,
     pub(crate) lookups: u64,
 }
 
 /// The diff of one kind of key, behind the kind.
 pub(crate) trait Differ: Send + Sync {
-    /// One verdict per fingerprint.
-    fn classify(&self, probe: &mut Probe, keys: &KeyBatch, fingerprints: &[u128], verdicts: &mut Vec<Verdict>) -> Result<()>;
+    /// One verdict per row.
+    fn classify(&self, probe: &mut Probe, keys: &KeyBatch, rows: &SourceValues<'_>, verdicts: &mut Vec<Verdict>) -> Result<()>;
     /// Deleted rows, and the dead rows (replaced or deleted) of each file. Meaningful when every partition has ended.
     fn dead(&self) -> (u64, BTreeMap<u32, RoaringTreemap>);
+    /// Whether there is any key that the baseline does not have.
+    fn has_new(&self) -> bool;
+    /// Adds to `found` those of the first `rows` rows of `keys` whose key is new to the baseline.
+    fn find_new(&self, keys: &KeyBatch, rows: usize, found: &mut Vec<usize>);
+}
+
+/// What is known of source rows beside their keys.
+pub(crate) struct SourceValues<'a> {
+    pub(crate) fingerprints: &'a [u128],
+    /// The ordinals of their files; `None` for rows that were compared before.
+    pub(crate) ordinals: Option<&'a [i32]>,
 }
 
 /// The shared state of one diff.
@@ -125,10 +139,14 @@ impl<K: KeyStore> Diff<K> {
         (next..next + LOOK_AHEAD).find(|position| self.baseline.is(*position, key))
     }
 
-    fn insert_new(&self, key: K::Key<'_>, hash: u64) -> Result<Verdict> {
+    fn shard(&self, hash: u64) -> Option<MutexGuard<'_, KeyTable<K>>> {
         // Bits that hashbrown uses neither for the bucket nor for the tag of a shard of this size.
-        let Some(shard) = self.new_keys.get((hash >> 48) as usize % SHARDS) else { return Err(too_many_keys()) };
-        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let shard = self.new_keys.get((hash >> 48) as usize % SHARDS)?;
+        Some(shard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn insert_new(&self, key: K::Key<'_>, hash: u64) -> Result<Verdict> {
+        let Some(mut shard) = self.shard(hash) else { return Err(too_many_keys()) };
         // Read and set under the shard's lock only: no row may insert a key that another one left unsettled.
         if self.is_full.load(Ordering::Relaxed) {
             return Ok(if shard.find(key, hash).is_some() { Verdict::Duplicate } else { Verdict::Unsettled });
@@ -155,11 +173,15 @@ impl<K: KeyStore> Diff<K> {
         Ok(if is_new { Verdict::Created } else { Verdict::Duplicate })
     }
 
-    fn known(&self, position: usize, fingerprint: u128) -> Verdict {
+    fn known(&self, position: usize, row: usize, (probe, rows): (&mut Probe, &SourceValues<'_>)) -> Verdict {
+        probe.next = position + 1;
         if !self.seen.set(position) {
             return Verdict::Duplicate;
         }
-        if self.baseline.fingerprint(position) == Some(fingerprint) {
+        if self.baseline.fingerprint(position).as_ref() == rows.fingerprints.get(row) {
+            if let Some(ordinal) = rows.ordinals.and_then(|ordinals| ordinals.get(row)) {
+                probe.origins.unchanged(self.baseline.source(position, &mut probe.run), *ordinal);
+            }
             return Verdict::Unchanged;
         }
         self.changed.set(position);
@@ -168,22 +190,18 @@ impl<K: KeyStore> Diff<K> {
 }
 
 impl<K: KeyStore> Differ for Diff<K> {
-    fn classify(&self, probe: &mut Probe, keys: &KeyBatch, fingerprints: &[u128], verdicts: &mut Vec<Verdict>) -> Result<()> {
-        verdicts.reserve(fingerprints.len());
-        for (row, fingerprint) in fingerprints.iter().enumerate() {
+    fn classify(&self, probe: &mut Probe, keys: &KeyBatch, rows: &SourceValues<'_>, verdicts: &mut Vec<Verdict>) -> Result<()> {
+        verdicts.reserve(rows.fingerprints.len());
+        for row in 0..rows.fingerprints.len() {
             let key = K::key(keys, row);
             if let Some(position) = self.predict(probe.next, key) {
-                probe.next = position + 1;
-                verdicts.push(self.known(position, *fingerprint));
+                verdicts.push(self.known(position, row, (probe, rows)));
                 continue;
             }
             let hash = K::hash(key, self.hashing);
             probe.lookups += 1;
             verdicts.push(match self.baseline.find(key, hash) {
-                Some(position) => {
-                    probe.next = position + 1;
-                    self.known(position, *fingerprint)
-                }
+                Some(position) => self.known(position, row, (probe, rows)),
                 None => self.insert_new(key, hash)?,
             });
         }
@@ -192,5 +210,17 @@ impl<K: KeyStore> Differ for Diff<K> {
 
     fn dead(&self) -> (u64, BTreeMap<u32, RoaringTreemap>) {
         self.baseline.dead(&self.seen, &self.changed)
+    }
+
+    fn has_new(&self) -> bool {
+        self.new_keys.iter().any(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).len() > 0)
+    }
+
+    fn find_new(&self, keys: &KeyBatch, rows: usize, found: &mut Vec<usize>) {
+        found.extend((0..rows).filter(|row| {
+            let key = K::key(keys, *row);
+            let hash = K::hash(key, self.hashing);
+            self.shard(hash).is_some_and(|shard| shard.find(key, hash).is_some())
+        }));
     }
 }

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::{Int64Type, UInt32Type, UInt64Type};
+use arrow::datatypes::{Int32Type, Int64Type, UInt32Type, UInt64Type};
 use datafusion::common::stats::Precision;
 use datafusion::error::DataFusionError;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -23,7 +23,7 @@ use futures::StreamExt;
 
 use super::DiffSpec;
 use super::baseline::{Baseline, IndexRows, estimated_bytes};
-use super::columns::{FILE, FP_HI, FP_LO, ROW, change_schema_of, index_scan_schema};
+use super::columns::{FILE, FP_HI, FP_LO, ROW, SRC, change_schema_of, index_scan_schema};
 use super::diff::{Diff, Differ, Room};
 use super::memory::{Grant, Memory};
 use super::spill::{Buckets, Cut, Spilled, Spiller};
@@ -77,13 +77,19 @@ pub(crate) fn exact_rows(plan: &dyn ExecutionPlan) -> usize {
     }
 }
 
+/// The number of rows that `plan` gives, as far as it knows, or 0.
+fn expected_rows(plan: &dyn ExecutionPlan) -> usize {
+    let statistics = StatisticsContext::new().compute(plan, &StatisticsArgs::new());
+    statistics.ok().and_then(|statistics| statistics.num_rows.get_value().copied()).unwrap_or(0)
+}
+
 /// Reads the whole index: into memory when it fits, else into buckets on disk.
 pub(crate) async fn load(shared: Arc<Shared>, inputs: Inputs, context: Arc<TaskContext>) -> Result<Mode> {
     let Some(index) = inputs.index else {
         return Ok(Mode::Memory(empty(&shared, inputs.source_rows)?));
     };
     let wrap = |error| unreadable(&shared, error);
-    let rows = exact_rows(index.as_ref());
+    let rows = expected_rows(index.as_ref());
     let mut bytes = estimated_bytes(rows, true);
     if bytes <= shared.memory.limit() || !shared.can_spill {
         let single: Arc<dyn ExecutionPlan> = match index.properties().partitioning.partition_count() {
@@ -180,6 +186,7 @@ fn push<K: KeyStore>(baseline: &mut Baseline<K>, reader: &KeyReader, batch: &Rec
         low: column(FP_LO)?.as_primitive_opt::<Int64Type>().ok_or_else(mistyped)?.values(),
         file: column(FILE)?.as_primitive_opt::<UInt32Type>().ok_or_else(mistyped)?.values(),
         row: column(ROW)?.as_primitive_opt::<UInt64Type>().ok_or_else(mistyped)?.values(),
+        source: column(SRC)?.as_primitive_opt::<Int32Type>().ok_or_else(mistyped)?.values(),
     };
     baseline.push(&reader.read_batch(batch)?, &rows)
 }
