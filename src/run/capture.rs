@@ -202,13 +202,17 @@ impl CaptureContext {
         }
     }
 
-    /// Checks that source and base stood still, then seals `capture` (which gets the dead rows), or adopts the seal
-    /// that another attempt of this run made first.
-    pub async fn seal(&self, capture: impl FnOnce(Vec<DeadRows>) -> Capture + Send) -> Result<Seal> {
+    /// Checks that source and base stood still, and says what the seal of `capture` (which gets the dead rows) is.
+    pub async fn pin(&self, capture: impl FnOnce(Vec<DeadRows>) -> Capture + Send) -> Result<Seal> {
         same_identity(self.attempt.name(), &self.before, &self.source.identity().await?)?;
         self.attempt.check_base_is_newest().await?;
         let dead = self.write_dead_rows().await?;
-        let seal = self.describe(capture(dead))?;
+        self.describe(capture(dead))
+    }
+
+    /// Seals `capture`, or adopts the seal that another attempt of this run made first.
+    pub async fn seal(&self, capture: impl FnOnce(Vec<DeadRows>) -> Capture + Send) -> Result<Seal> {
+        let seal = self.pin(capture).await?;
         match self.attempt.runs.write_seal(&seal).await? {
             SealOutcome::Won => Ok(seal),
             SealOutcome::Lost(other) => Ok(other),

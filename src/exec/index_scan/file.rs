@@ -29,6 +29,9 @@ const BATCH_ROWS: usize = 1 << 16;
 /// Rows of a row group, unless the table's options say otherwise: what a file read in parts holds of it.
 const PART_ROWS: u64 = 1 << 18;
 
+/// What a row's fingerprint takes in a file: it is stored as it is.
+const FINGERPRINT_BYTES: u64 = 16;
+
 /// An index file and its deletion vector, both verified.
 pub(crate) struct Fetched {
     ordinal: u32,
@@ -47,12 +50,14 @@ pub(crate) enum Extent {
     Parts,
 }
 
-/// Bytes that [`fetch`] and the reader hold in memory.
-pub(crate) fn fetched_bytes(file: &DataFile, extent: Extent) -> usize {
+/// Bytes that [`fetch`] and the reader hold in memory. Unread rows are read without their fingerprints.
+pub(crate) fn fetched_bytes(file: &DataFile, extent: Extent, scope: &Scope) -> usize {
     let vector = file.deletions.as_ref().map_or(0, |vector| vector.object.bytes);
+    let left_out = if matches!(scope, Scope::Unread(..)) { file.rows.saturating_mul(FINGERPRINT_BYTES) } else { 0 };
+    let read = file.index.bytes.saturating_sub(left_out);
     let index = match extent {
         Extent::Whole => file.index.bytes,
-        Extent::Parts => file.index.bytes.min((file.index.bytes / file.rows.max(1) + 1).saturating_mul(PART_ROWS)),
+        Extent::Parts => read.min((read / file.rows.max(1) + 1).saturating_mul(PART_ROWS)),
     };
     usize::try_from(index.saturating_add(vector)).unwrap_or(usize::MAX)
 }

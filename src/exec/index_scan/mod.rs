@@ -220,11 +220,11 @@ impl Scan {
 
     /// Reserves memory for the whole file, or for parts of it.
     fn reserve(&self, file: &DataFile) -> Result<Extent> {
-        let whole = fetched_bytes(file, Extent::Whole);
+        let whole = fetched_bytes(file, Extent::Whole, &self.scope);
         if whole <= self.limit && self.reservation.try_grow(whole).is_ok() {
             return Ok(Extent::Whole);
         }
-        self.reservation.try_grow(fetched_bytes(file, Extent::Parts)).map_err(|error| {
+        self.reservation.try_grow(fetched_bytes(file, Extent::Parts, &self.scope)).map_err(|error| {
             let context = format!("table {:?}: an index file does not fit the memory pool", self.incarnation.name());
             Error::from_datafusion(error, ErrorCode::ResourcesExhausted, context)
         })?;

@@ -28,6 +28,8 @@ mod ordered;
 mod origin;
 mod outcome;
 mod outside;
+#[cfg(test)]
+mod outside_tests;
 mod settle;
 mod spill;
 #[cfg(test)]
