@@ -23,6 +23,7 @@ use arrow::datatypes::{ArrowNativeType, RunEndIndexType, i256};
 use arrow_schema::DataType;
 
 use super::render::render_value;
+use super::sink::Sink;
 use crate::error::{Error, ErrorCode, Result};
 
 /// A map that holds an equal key twice; the key as people read it.
@@ -163,9 +164,10 @@ impl Column {
     }
 
     /// Appends the canonical encoding of row `row`.
-    pub(crate) fn append(&self, row: usize, out: &mut Vec<u8>) -> Result<(), RepeatedMapKey> {
+    #[inline]
+    pub(crate) fn append<S: Sink>(&self, row: usize, out: &mut S) -> Result<(), RepeatedMapKey> {
         if self.is_null(row) {
-            out.push(0);
+            out.put(&[0]);
             return Ok(());
         }
         match &self.values {
@@ -189,13 +191,13 @@ impl Column {
         Ok(())
     }
 
-    fn append_nested(&self, row: usize, out: &mut Vec<u8>) -> Result<(), RepeatedMapKey> {
-        out.push(1);
+    fn append_nested<S: Sink>(&self, row: usize, out: &mut S) -> Result<(), RepeatedMapKey> {
+        out.put(&[1]);
         match &self.values {
             Values::Struct(children) => children.iter().try_for_each(|child| child.append(row, out)),
             Values::List { ranges, items } => {
                 let (start, length) = ranges.get(row).copied().unwrap_or_default();
-                out.extend_from_slice(&(length as u64).to_le_bytes());
+                out.put(&(length as u64).to_le_bytes());
                 (start..start + length).try_for_each(|i| items.append(i, out))
             }
             Values::Map { ranges, keys, values, shown } => append_entries(ranges.get(row).copied().unwrap_or_default(), keys, values, out)
@@ -221,7 +223,7 @@ impl From<RepeatedMapKey> for EntryError {
     }
 }
 
-fn append_entries((start, length): (usize, usize), keys: &Column, values: &Column, out: &mut Vec<u8>) -> Result<(), EntryError> {
+fn append_entries<S: Sink>((start, length): (usize, usize), keys: &Column, values: &Column, out: &mut S) -> Result<(), EntryError> {
     let mut entries = Vec::with_capacity(length);
     for i in start..start + length {
         let mut key = Vec::new();
@@ -236,23 +238,25 @@ fn append_entries((start, length): (usize, usize), keys: &Column, values: &Colum
     if let Some(i) = entries.windows(2).find_map(equal) {
         return Err(EntryError::Repeated(i));
     }
-    out.extend_from_slice(&(length as u64).to_le_bytes());
+    out.put(&(length as u64).to_le_bytes());
     for (key, i) in entries {
-        out.extend_from_slice(&key);
+        out.put(&key);
         values.append(i, out)?;
     }
     Ok(())
 }
 
-fn fixed(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.push(1);
-    out.extend_from_slice(bytes);
+#[inline(always)]
+fn fixed(out: &mut impl Sink, bytes: &[u8]) {
+    out.put(&[1]);
+    out.put(bytes);
 }
 
-fn delimited(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.push(1);
-    out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
-    out.extend_from_slice(bytes);
+#[inline(always)]
+fn delimited(out: &mut impl Sink, bytes: &[u8]) {
+    out.put(&[1]);
+    out.put(&(bytes.len() as u64).to_le_bytes());
+    out.put(bytes);
 }
 
 fn canonical_f16(bits: u16) -> u16 {

@@ -14,6 +14,7 @@ use arrow_schema::Field;
 use xxhash_rust::xxh3::xxh3_128_with_secret;
 
 use super::encoder::{EncodeError, append_row, bind, check_types};
+use super::sink::RowBuffer;
 use crate::error::{Error, Result};
 use crate::spec::FingerprintKind;
 
@@ -80,12 +81,12 @@ impl Fingerprinter {
             return Err(Error::internal("the columns to fingerprint are not the tracked columns").into());
         }
         let bound = bind(&self.fields, &ordered)?;
-        let mut buffer = Vec::with_capacity(64 * bound.len());
+        let mut buffer = RowBuffer::default();
         out.reserve(rows);
         for row in 0..rows {
             buffer.clear();
             append_row(&bound, self.fields.iter(), row, &mut buffer)?;
-            out.push(self.digest(&buffer));
+            out.push(self.digest(buffer.as_slice()));
         }
         Ok(())
     }

@@ -2,6 +2,8 @@
 //!
 //! Memory: 8 bytes per small key; the key's bytes and 8 more otherwise. A hash only pre-filters: equality decides.
 
+use std::ops::Range;
+
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::keys::KeyBatch;
@@ -33,6 +35,14 @@ pub(crate) trait KeyStore: Default + Send + Sync + 'static {
     fn is(&self, position: usize, key: Self::Key<'_>) -> bool;
     fn get(&self, position: usize) -> Self::Key<'_>;
     fn push(&mut self, key: Self::Key<'_>);
+    /// Pushes the first `rows` keys of a batch.
+    fn extend(&mut self, batch: &KeyBatch, rows: usize) {
+        (0..rows).for_each(|row| self.push(Self::key(batch, row)));
+    }
+    /// Whether the keys at these positions ascend strictly.
+    fn ascend(&self, positions: Range<usize>) -> bool {
+        positions.clone().zip(positions.skip(1)).all(|(a, b)| Self::ascends(self.get(a), self.get(b)))
+    }
     fn reserve(&mut self, rows: usize);
     fn hash(key: Self::Key<'_>, hashing: Hashing) -> u64;
     /// Whether `a` comes before `b`, in any total order that agrees with equality.
@@ -75,6 +85,19 @@ impl KeyStore for SmallKeys {
 
     fn push(&mut self, key: u64) {
         self.0.push(key);
+    }
+
+    fn extend(&mut self, batch: &KeyBatch, rows: usize) {
+        match batch.words().and_then(|words| words.get(..rows)) {
+            Some(words) => self.0.extend_from_slice(words),
+            None => self.0.extend((0..rows).map(|row| batch.word(row))),
+        }
+    }
+
+    fn ascend(&self, positions: Range<usize>) -> bool {
+        // A column of comparisons without an early end is what the compiler makes wide.
+        let keys = self.0.get(positions).unwrap_or_default();
+        keys.iter().zip(keys.iter().skip(1)).fold(true, |all, (a, b)| all & (a < b))
     }
 
     fn reserve(&mut self, rows: usize) {

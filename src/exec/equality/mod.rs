@@ -18,6 +18,7 @@ mod key_store;
 mod keys;
 mod normalize;
 mod render;
+mod sink;
 #[cfg(test)]
 mod tests;
 

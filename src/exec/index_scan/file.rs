@@ -8,11 +8,12 @@ use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt32Array, UInt
 use arrow::compute::filter_record_batch;
 use arrow_schema::{Schema, SchemaRef};
 use bytes::Bytes;
+use datafusion::execution::memory_pool::MemoryReservation;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
-use parquet::file::metadata::ParquetMetaData;
+use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use roaring::RoaringTreemap;
 
 use crate::error::{Error, ErrorCode, Result};
@@ -39,6 +40,22 @@ pub(crate) struct Fetched {
     /// The file; `None`: it is read in parts.
     index: Option<Bytes>,
     dead: Option<RoaringTreemap>,
+    /// What the bytes above hold of the pool.
+    _reservation: MemoryReservation,
+}
+
+/// Which part of a file's row groups: part `at` of `of`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slice {
+    pub(crate) at: usize,
+    pub(crate) of: usize,
+}
+
+impl Slice {
+    /// Its part of `row_groups` row groups.
+    fn of_groups(self, row_groups: usize) -> Range<usize> {
+        row_groups * self.at / self.of..row_groups * (self.at + 1) / self.of
+    }
 }
 
 /// How much of an index file is in memory at once.
@@ -63,7 +80,12 @@ pub(crate) fn fetched_bytes(file: &DataFile, extent: Extent, scope: &Scope) -> u
 }
 
 /// Reads file `ordinal` of the base. `CORRUPT` or `HISTORY_MISSING` when its objects are not what the manifest says.
-pub(crate) async fn fetch(incarnation: &Incarnation, ordinal: u32, file: &DataFile, extent: Extent) -> Result<Fetched> {
+pub(crate) async fn fetch(
+    incarnation: &Incarnation,
+    (ordinal, file): (u32, &DataFile),
+    extent: Extent,
+    reservation: MemoryReservation,
+) -> Result<Fetched> {
     let index = match extent {
         Extent::Whole => Some(incarnation.read_object(&file.index).await?),
         Extent::Parts => verify_object(incarnation, &file.index).await.map(|()| None)?,
@@ -78,7 +100,7 @@ pub(crate) async fn fetch(incarnation: &Incarnation, ordinal: u32, file: &DataFi
         }
         None => None,
     };
-    Ok(Fetched { ordinal, file: file.clone(), index, dead })
+    Ok(Fetched { ordinal, file: file.clone(), index, dead, _reservation: reservation })
 }
 
 fn corrupt(path: &str, what: impl std::fmt::Display) -> Error {
@@ -90,14 +112,20 @@ fn corrupt(path: &str, what: impl std::fmt::Display) -> Error {
 
 /// Decodes an index file.
 pub(crate) struct IndexReader {
-    source: Fetched,
+    source: Arc<Fetched>,
     batches: Batches,
-    schema: SchemaRef,
-    scope: Scope,
+    wanted: Wanted,
     /// The physical rows that are still to come: those of the row groups that are decoded.
     rows: VecDeque<Range<u64>>,
     /// Rows that were decoded with others that lie apart from them.
     pending: Option<RecordBatch>,
+}
+
+/// What is read of a file.
+pub(crate) struct Wanted {
+    pub(crate) schema: SchemaRef,
+    pub(crate) scope: Scope,
+    pub(crate) slice: Slice,
 }
 
 enum Batches {
@@ -106,16 +134,21 @@ enum Batches {
 }
 
 impl IndexReader {
-    pub(crate) async fn try_new(incarnation: &Incarnation, source: Fetched, (schema, scope): (SchemaRef, Scope)) -> Result<Self> {
-        let stored: Vec<_> = schema.fields().iter().take(stored_fields(&schema)).cloned().collect();
-        let stored = Arc::new(Schema::new(stored));
+    /// Reads what is wanted of the file. One that is read in parts anyway is no further divided: its first slice is all of it.
+    pub(crate) async fn try_new(incarnation: &Incarnation, source: Arc<Fetched>, mut wanted: Wanted) -> Result<Self> {
+        let stored: Vec<_> = wanted.schema.fields().iter().take(stored_fields(&wanted.schema)).cloned().collect();
+        let (stored, is_first) = (Arc::new(Schema::new(stored)), wanted.slice.at == 0);
+        if source.index.is_none() {
+            wanted.slice = Slice { at: 0, of: 1 };
+        }
         let mut rows = VecDeque::new();
-        let mut choose = |found: &Schema, metadata: &ParquetMetaData| choose(&source.file, found, metadata, &scope, &mut rows);
+        let mut choose = |found: &Schema, metadata: &ParquetMetaData| choose(&source.file, found, metadata, &wanted, &mut rows);
         let batches = match &source.index {
             Some(index) => Batches::Whole(open_whole(&source.file, index, &stored, &mut choose)?),
+            None if !is_first => Batches::Parts(futures::stream::empty().boxed()),
             None => Batches::Parts(open_groups(incarnation, &source.file.index, &stored, BATCH_ROWS, &mut choose).await?),
         };
-        Ok(Self { source, batches, schema, scope, rows, pending: None })
+        Ok(Self { source, batches, wanted, rows, pending: None })
     }
 
     async fn next_stored(&mut self) -> Result<Option<RecordBatch>> {
@@ -150,10 +183,10 @@ impl IndexReader {
     pub(crate) async fn next(&mut self) -> Result<Option<RecordBatch>> {
         while let Some(batch) = self.next_stored().await? {
             let (batch, first) = self.side_by_side(batch)?;
-            let complete = complete(&self.source, &self.schema, &batch, first)?;
+            let complete = complete(&self.source, &self.wanted.schema, &batch, first)?;
             let live = self.source.dead.as_ref().and_then(|dead| live(dead, first, first + batch.num_rows() as u64));
             let live = self.keep(complete, live)?;
-            let wanted = self.scope.rows(&live)?;
+            let wanted = self.wanted.scope.rows(&live)?;
             let wanted = self.keep(live, wanted)?;
             if wanted.num_rows() > 0 {
                 return Ok(Some(wanted));
@@ -175,23 +208,25 @@ impl IndexReader {
     }
 }
 
-/// The row groups of an index file that are decoded (`None`: all), and the positions of their rows.
+/// The row groups of `wanted` that are decoded (`None`: all), and the positions of their rows.
 fn choose(
     file: &DataFile,
     schema: &Schema,
     metadata: &ParquetMetaData,
-    scope: &Scope,
+    wanted: &Wanted,
     rows: &mut VecDeque<Range<u64>>,
 ) -> Result<Option<Vec<usize>>> {
-    let found = u64::try_from(metadata.file_metadata().num_rows()).unwrap_or(0);
+    let of_group = |group: &RowGroupMetaData| u64::try_from(group.num_rows()).unwrap_or(0);
+    let found = metadata.row_groups().iter().map(of_group).sum::<u64>();
     if found != file.rows {
         return Err(corrupt(&file.index.path, format_args!("it has {found} rows and must have {}", file.rows)));
     }
-    let groups = scope.row_groups(schema, metadata);
+    let groups = wanted.scope.row_groups(schema, metadata).unwrap_or_else(|| (0..metadata.num_row_groups()).collect());
+    let groups = groups.get(wanted.slice.of_groups(groups.len())).unwrap_or_default().to_vec();
     let mut first = 0;
     for (at, group) in metadata.row_groups().iter().enumerate() {
-        let end = first + u64::try_from(group.num_rows()).unwrap_or(0);
-        if groups.as_ref().is_none_or(|groups| groups.contains(&at)) && first < end {
+        let end = first + of_group(group);
+        if first < end && groups.binary_search(&at).is_ok() {
             match rows.back_mut() {
                 Some(before) if before.end == first => before.end = end,
                 _ => rows.push_back(first..end),
@@ -199,7 +234,7 @@ fn choose(
         }
         first = end;
     }
-    Ok(groups)
+    Ok(Some(groups))
 }
 
 fn open_whole(file: &DataFile, index: &Bytes, stored: &Schema, choose: &mut Choose<'_>) -> Result<ParquetRecordBatchReader> {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! base files  0  1  2  3  4          partition 0: 0, 2, 4      partition 1: 1, 3
+//! base file   0                      partition 0: its first row groups      partition 1: the others
 //!  per file   index.parquet + .dv ─ hash verified ─► decode ─ drop dead rows ─► + file, row
 //! ```
 //!
@@ -13,10 +14,12 @@ mod file;
 mod ranges;
 mod scope;
 #[cfg(test)]
+mod scope_tests;
+#[cfg(test)]
 mod tests;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use arrow::array::RecordBatch;
 use arrow_schema::{Field, Schema, SchemaRef};
@@ -33,6 +36,7 @@ use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSe
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties, StatisticsArgs};
 use futures::stream;
+use tokio::sync::Mutex;
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::keyed_diff::{FP_HI, FP_LO, index_scan_schema};
@@ -40,10 +44,12 @@ use crate::store::{DataFile, Incarnation};
 pub use ranges::KeyRanges;
 pub use scope::Scope;
 
-use file::{Extent, IndexReader, fetch, fetched_bytes};
+use file::{Extent, Fetched, IndexReader, Slice, Wanted, fetch, fetched_bytes};
 
 /// Partitions that an index scan has at most, unless it is told otherwise.
 const PARTITIONS: usize = 4;
+/// Files of fewer rows are not divided among partitions: one row group's worth.
+const SLICE_ROWS: u64 = 1 << 18;
 
 /// The plan node.
 #[derive(Debug)]
@@ -51,8 +57,19 @@ pub struct IndexScanExec {
     incarnation: Incarnation,
     files: Arc<Vec<DataFile>>,
     scope: Scope,
+    /// Into how many parts each file is divided: more than one where there are fewer files than partitions.
+    slices: usize,
+    opened: Arc<Vec<Mutex<Opened>>>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
+}
+
+/// A file that several partitions read: fetched once, and kept while one of them reads it.
+#[derive(Debug, Default)]
+struct Opened {
+    /// Decided once: the slices of a file must agree.
+    extent: Option<Extent>,
+    fetched: Weak<Fetched>,
 }
 
 impl IndexScanExec {
@@ -64,10 +81,14 @@ impl IndexScanExec {
     /// [`Self::new`] with at most `partitions` partitions.
     pub fn with_partitions(incarnation: Incarnation, files: Arc<Vec<DataFile>>, key: &[Field], partitions: usize) -> Self {
         let equivalence = EquivalenceProperties::new(index_scan_schema(key));
-        let partitioning = Partitioning::UnknownPartitioning(files.len().clamp(1, partitions.max(1)));
+        let is_large = files.iter().any(|file| file.rows > SLICE_ROWS);
+        let slices = if is_large { (partitions / files.len().max(1)).max(1) } else { 1 };
+        let partitioning = Partitioning::UnknownPartitioning((files.len() * slices).clamp(1, partitions.max(1)));
+        let opened = Arc::new(files.iter().map(|_| Mutex::default()).collect());
         let properties = PlanProperties::new(equivalence, partitioning, EmissionType::Incremental, Boundedness::Bounded)
             .with_scheduling_type(SchedulingType::Cooperative);
-        Self { incarnation, files, scope: Scope::All, properties: Arc::new(properties), metrics: ExecutionPlanMetricsSet::new() }
+        let (scope, properties, metrics) = (Scope::All, Arc::new(properties), ExecutionPlanMetricsSet::new());
+        Self { incarnation, files, scope, slices, opened, properties, metrics }
     }
 
     /// The same scan of the rows in `scope` only. One of unread rows has no fingerprints.
@@ -155,8 +176,10 @@ impl ExecutionPlan for IndexScanExec {
             files: Arc::clone(&self.files),
             scope: self.scope.clone(),
             schema: self.schema(),
-            next: partition,
-            step: self.partitions(),
+            opened: Arc::clone(&self.opened),
+            next: partition / self.slices,
+            step: self.partitions().div_ceil(self.slices),
+            slice: Slice { at: partition % self.slices, of: self.slices },
             reader: None,
             reservation: consumer.register(context.memory_pool()),
             limit: match context.memory_pool().memory_limit() {
@@ -183,9 +206,12 @@ struct Scan {
     files: Arc<Vec<DataFile>>,
     scope: Scope,
     schema: SchemaRef,
+    opened: Arc<Vec<Mutex<Opened>>>,
     next: usize,
     step: usize,
+    slice: Slice,
     reader: Option<IndexReader>,
+    /// Of nothing: what is fetched holds its own.
     reservation: MemoryReservation,
     /// The most bytes for a file as a whole: half of the pool, so that what it is read for has room.
     limit: usize,
@@ -202,32 +228,44 @@ impl Scan {
                     return Ok(Some(batch));
                 }
                 self.reader = None;
-                self.reservation.free();
             }
-            let Some(file) = self.files.get(self.next) else { return Ok(None) };
-            if !self.scope.wants_file(file) {
-                self.next += self.step;
-                continue;
-            }
-            let extent = self.reserve(file)?;
-            let ordinal = u32::try_from(self.next).map_err(|_| Error::internal("more than 2^32 files"))?;
-            let fetched = fetch(&self.incarnation, ordinal, file, extent).await?;
-            let wanted = (Arc::clone(&self.schema), self.scope.clone());
+            let Some(fetched) = self.open().await? else { return Ok(None) };
+            let wanted = Wanted { schema: Arc::clone(&self.schema), scope: self.scope.clone(), slice: self.slice };
             self.reader = Some(IndexReader::try_new(&self.incarnation, fetched, wanted).await?);
             self.next += self.step;
         }
     }
 
-    /// Reserves memory for the whole file, or for parts of it.
-    fn reserve(&self, file: &DataFile) -> Result<Extent> {
-        let whole = fetched_bytes(file, Extent::Whole, &self.scope);
-        if whole <= self.limit && self.reservation.try_grow(whole).is_ok() {
-            return Ok(Extent::Whole);
+    /// The next file with wanted rows, which another partition may have fetched already.
+    async fn open(&mut self) -> Result<Option<Arc<Fetched>>> {
+        while self.files.get(self.next).is_some_and(|file| !self.scope.wants_file(file)) {
+            self.next += self.step;
         }
-        self.reservation.try_grow(fetched_bytes(file, Extent::Parts, &self.scope)).map_err(|error| {
+        let (Some(file), Some(opened)) = (self.files.get(self.next), self.opened.get(self.next)) else { return Ok(None) };
+        let mut opened = opened.lock().await;
+        if let Some(fetched) = opened.fetched.upgrade() {
+            return Ok(Some(fetched));
+        }
+        let ordinal = u32::try_from(self.next).map_err(|_| Error::internal("more than 2^32 files"))?;
+        let (extent, reservation) = self.reserve(file, opened.extent)?;
+        opened.extent = Some(extent);
+        let fetched = Arc::new(fetch(&self.incarnation, (ordinal, file), extent, reservation).await?);
+        opened.fetched = Arc::downgrade(&fetched);
+        Ok(Some(fetched))
+    }
+
+    /// Reserves memory for the whole file, or for parts of it.
+    fn reserve(&self, file: &DataFile, decided: Option<Extent>) -> Result<(Extent, MemoryReservation)> {
+        let (reservation, whole) = (self.reservation.new_empty(), fetched_bytes(file, Extent::Whole, &self.scope));
+        let is_small = whole.saturating_mul(self.slice.of) <= self.limit;
+        if decided != Some(Extent::Parts) && is_small && reservation.try_grow(whole).is_ok() {
+            return Ok((Extent::Whole, reservation));
+        }
+        let extent = decided.unwrap_or(Extent::Parts);
+        reservation.try_grow(fetched_bytes(file, extent, &self.scope)).map_err(|error| {
             let context = format!("table {:?}: an index file does not fit the memory pool", self.incarnation.name());
             Error::from_datafusion(error, ErrorCode::ResourcesExhausted, context)
         })?;
-        Ok(Extent::Parts)
+        Ok((extent, reservation))
     }
 }

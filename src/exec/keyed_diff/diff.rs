@@ -32,6 +32,7 @@ const TABLE_END: usize = 64;
 
 /// What a source row is, compared with the baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Verdict {
     Created,
     Updated,
@@ -45,6 +46,7 @@ pub(crate) enum Verdict {
 
 impl Verdict {
     /// Whether the row is part of the change set.
+    #[inline]
     pub(crate) fn is_changed(self) -> bool {
         matches!(self, Self::Created | Self::Updated | Self::Unsettled)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch, UInt32Array, UInt64Array};
 use arrow_schema::Field;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::{ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions};
 use datafusion::prelude::SessionContext;
 
 use super::tests::{Source, batch, context, execute, ints, plan, pool_of, spec};
@@ -128,7 +128,8 @@ fn children_are_replaced_with_the_rows_outside() {
     let diff: Arc<dyn ExecutionPlan> = Arc::new(diff);
     let children: Vec<_> = diff.children().into_iter().cloned().collect();
     assert_eq!(children.len(), 3);
-    let again = Arc::clone(&diff).with_new_children(children.clone()).unwrap();
+    let replace = |children| Arc::clone(&diff).replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute));
+    let again = replace(children.clone()).unwrap();
     assert!(again.children().into_iter().zip(&children).all(|(a, b)| Arc::ptr_eq(a, b)));
-    assert!(diff.with_new_children(children[1..].to_vec()).is_err());
+    assert!(replace(children[1..].to_vec()).is_err());
 }

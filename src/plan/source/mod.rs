@@ -26,6 +26,7 @@ mod overlay;
 mod refresh;
 mod resolve;
 mod session;
+mod split;
 mod statement;
 mod transient;
 
