@@ -4,9 +4,13 @@
 
 use std::ops::Range;
 
+use arrow::array::ArrayRef;
+use arrow_schema::DataType;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::key_array::{bytes_array, small_array};
 use super::keys::KeyBatch;
+use crate::error::Result;
 
 /// How keys are hashed in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,6 +48,8 @@ pub(crate) trait KeyStore: Default + Send + Sync + 'static {
         positions.clone().zip(positions.skip(1)).all(|(a, b)| Self::ascends(self.get(a), self.get(b)))
     }
     fn reserve(&mut self, rows: usize);
+    /// The keys at these positions as an array of the key's only column, which has type `data_type`.
+    fn array(&self, positions: &mut dyn Iterator<Item = usize>, data_type: &DataType) -> Result<ArrayRef>;
     fn hash(key: Self::Key<'_>, hashing: Hashing) -> u64;
     /// Whether `a` comes before `b`, in any total order that agrees with equality.
     fn ascends(a: Self::Key<'_>, b: Self::Key<'_>) -> bool;
@@ -102,6 +108,10 @@ impl KeyStore for SmallKeys {
 
     fn reserve(&mut self, rows: usize) {
         self.0.reserve(rows);
+    }
+
+    fn array(&self, positions: &mut dyn Iterator<Item = usize>, data_type: &DataType) -> Result<ArrayRef> {
+        small_array(positions.map(|position| self.get(position)), data_type)
     }
 
     #[inline]
@@ -169,6 +179,10 @@ impl KeyStore for ByteKeys {
 
     fn reserve(&mut self, rows: usize) {
         self.ends.reserve(rows);
+    }
+
+    fn array(&self, positions: &mut dyn Iterator<Item = usize>, data_type: &DataType) -> Result<ArrayRef> {
+        bytes_array(positions.map(|position| self.get(position)), data_type)
     }
 
     #[inline]

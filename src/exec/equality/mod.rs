@@ -13,6 +13,7 @@
 mod column;
 mod encoder;
 mod fingerprint;
+mod key_array;
 mod key_set;
 mod key_store;
 mod keys;

@@ -29,6 +29,7 @@ use super::memory::{Grant, Memory};
 use super::spill::{Buckets, Cut, Spilled, Spiller};
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::{ByteKeys, Hashing, KeyReader, KeyShape, KeyStore, SmallKeys};
+use crate::spec::normalize_type;
 
 /// What every step of one diff works with.
 pub(crate) struct Shared {
@@ -38,14 +39,22 @@ pub(crate) struct Shared {
     pub(crate) spiller: Arc<Spiller>,
     hashing: Hashing,
     can_spill: bool,
+    has_outside: bool,
 }
 
 impl Shared {
-    pub(crate) fn new(spec: Arc<DiffSpec>, reader: Arc<KeyReader>, context: &TaskContext, set: &ExecutionPlanMetricsSet) -> Arc<Self> {
+    /// `has_outside`: whether new keys are compared with rows that are not loaded.
+    pub(crate) fn new(
+        spec: Arc<DiffSpec>,
+        reader: Arc<KeyReader>,
+        context: &TaskContext,
+        set: &ExecutionPlanMetricsSet,
+        has_outside: bool,
+    ) -> Arc<Self> {
         let can_spill = Spiller::can_spill(context);
         let hashing = Hashing { kind: spec.hash, seed: spec.fingerprinter.seed() };
         let (memory, spiller) = (Memory::new(&spec.table, context, can_spill), Spiller::new(&spec.table, hashing.seed, context, set));
-        Arc::new(Self { spec, reader, memory, spiller, hashing, can_spill })
+        Arc::new(Self { spec, reader, memory, spiller, hashing, can_spill, has_outside })
     }
 
     pub(crate) fn buckets(&self, cut: Cut) -> Buckets {
@@ -175,7 +184,15 @@ async fn load_keys<K: KeyStore>(shared: &Arc<Shared>, mut batches: SendableRecor
 }
 
 fn differ<K: KeyStore>(shared: &Shared, baseline: Baseline<K>, source_rows: usize, grant: Grant) -> Result<Arc<dyn Differ>> {
-    Ok(Arc::new(Diff::try_new(baseline, shared.hashing, source_rows, Room { grant, can_spill: shared.can_spill })?))
+    let diff = Diff::try_new(baseline, shared.hashing, source_rows, Room { grant, can_spill: shared.can_spill })?;
+    // Keys of several columns are stored encoded, and cannot be made columns again.
+    let key_type = match (shared.reader.shape(), shared.spec.key.as_slice()) {
+        // The rows outside are looked up among the new keys, which takes a hash table.
+        _ if shared.has_outside => None,
+        (KeyShape::Small | KeyShape::Text, [key]) => Some(normalize_type(key.data_type())),
+        _ => None,
+    };
+    Ok(Arc::new(diff.with_ordered_keys(key_type)))
 }
 
 fn push<K: KeyStore>(baseline: &mut Baseline<K>, reader: &KeyReader, batch: &RecordBatch) -> Result<()> {

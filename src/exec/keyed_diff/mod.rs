@@ -15,6 +15,7 @@
 //! It never decides by a key's hash, never emits a row of a source with null or duplicate keys once they are known, never
 //! reads the source twice, and its output is worth nothing until the outcome is there.
 
+mod ascending;
 mod baseline;
 mod bitmap;
 mod columns;
@@ -205,7 +206,10 @@ impl ExecutionPlan for KeyedDiffExec {
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> DataFusionResult<SendableRecordBatchStream> {
         let inputs = || load::Inputs { index: self.index.clone(), source_rows: load::exact_rows(self.source.as_ref()) };
-        let shared = || load::Shared::new(Arc::clone(&self.spec), Arc::clone(&self.reader), &context, &self.metrics);
+        let shared = || {
+            let (spec, reader) = (Arc::clone(&self.spec), Arc::clone(&self.reader));
+            load::Shared::new(spec, reader, &context, &self.metrics, self.outside.is_some())
+        };
         let loading = self.running.start(partition, inputs, shared, &context)?;
         let part = stream::Partition {
             spec: Arc::clone(&self.spec),
@@ -218,6 +222,7 @@ impl ExecutionPlan for KeyedDiffExec {
             source: self.source.execute(partition, Arc::clone(&context))?,
             schema: self.schema(),
             batch_rows: context.session_config().batch_size(),
+            number: partition,
             partitions: self.properties.partitioning.partition_count(),
             metrics: metrics::DiffMetrics::new(&self.metrics, partition),
             set: self.metrics.clone(),

@@ -130,6 +130,8 @@ impl RunningDiff {
 
     /// Reports the keys at fault, or sets the outcome. `counts` are those of the rows that were settled.
     pub(crate) fn conclude(&self, counts: Counts, settle: Settle, shared: &SharedWork, set: &ExecutionPlanMetricsSet) -> Result<()> {
+        let Settle { deleted, dead, findings, .. } = settle;
+        self.findings().add(findings);
         if let Some(error) = self.findings().error(&self.spec.table) {
             return Err(error);
         }
@@ -144,7 +146,6 @@ impl RunningDiff {
                 self.spec.table, total.created, total.updated, total.unchanged, total.scanned
             )));
         }
-        let Settle { deleted, dead, .. } = settle;
         // A count of rows: saturating on 32-bit machines changes a metric only.
         metrics::deleted(set).add(usize::try_from(deleted).unwrap_or(usize::MAX));
         let Counts { created, updated, unchanged, scanned } = total;

@@ -43,6 +43,7 @@ pub(crate) struct Partition {
     pub(crate) source: SendableRecordBatchStream,
     pub(crate) schema: SchemaRef,
     pub(crate) batch_rows: usize,
+    pub(crate) number: usize,
     pub(crate) partitions: usize,
     pub(crate) metrics: DiffMetrics,
     pub(crate) set: ExecutionPlanMetricsSet,
@@ -65,7 +66,8 @@ where
 fn drive(partition: Partition, loaded: Arc<Loaded>) -> impl Stream<Item = datafusion::error::Result<RecordBatch>> + Send {
     let emitter = Emitter::new(Arc::clone(&partition.schema), partition.batch_rows);
     let stage = Stage::Reading(loaded);
-    let work = Work { partition, emitter, probe: Probe::default(), counts: Counts::default(), ready: VecDeque::new() };
+    let probe = Probe::new(partition.number);
+    let work = Work { partition, emitter, probe, counts: Counts::default(), ready: VecDeque::new() };
     stream::try_unfold((work, stage), |(mut work, mut stage)| async move {
         let batch = work.next(&mut stage).await?;
         Ok(batch.map(|batch| (batch, (work, stage))))
