@@ -61,6 +61,17 @@ impl<K: KeyStore> Ascending<K> {
         &self.keys
     }
 
+    /// Whether `key` is one of the keys.
+    pub(crate) fn has(&self, key: K::Key<'_>) -> bool {
+        self.runs().any(|Range { start: mut low, end: mut high }| {
+            while high - low > 1 {
+                let middle = low + (high - low) / 2;
+                if self.keys.is_after(middle, key) { high = middle } else { low = middle }
+            }
+            self.keys.is(low, key)
+        })
+    }
+
     fn runs(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let ends = self.starts.iter().skip(1).copied().chain([self.keys.len()]);
         self.starts.iter().copied().zip(ends).map(|(start, end)| start..end)
