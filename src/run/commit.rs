@@ -18,6 +18,8 @@ pub(super) struct NewVersion<'a> {
     pub files: Vec<DataFile>,
     pub source: SourceState,
     pub base: Option<&'a Base>,
+    /// Versions below it may have lost files from now on; 0: as in the base.
+    pub floor: u64,
 }
 
 /// Writes the manifest and wins the version slot, or fails with `RUN_CONFLICT` and leaves nothing visible.
@@ -61,6 +63,7 @@ pub(super) async fn commit_version(
         source: Some(source),
         rows,
         delta: delta(base_files, &new.files),
+        floor: new.floor.max(new.base.map_or(0, |base| base.manifest.floor)),
         summary,
     };
     attempt.set_committing();

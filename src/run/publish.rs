@@ -131,7 +131,7 @@ async fn publish_sealed(attempt: &Attempt, seal: &Seal, files: Vec<DataFile>, wo
     }
     let all = complete_files(attempt, seal, files).await?;
     let kind = if keeps_base(seal) { VersionKind::Run } else { VersionKind::Rebuild };
-    let new = NewVersion { kind, revision: &attempt.revision, files: all, source: seal.source.clone(), base: attempt.base.as_ref() };
+    let new = NewVersion { kind, revision: &attempt.revision, files: all, source: seal.source.clone(), base: attempt.base.as_ref(), floor: 0 };
     summary.state = RunState::Published;
     commit_version(attempt, new, summary, started).await
 }
