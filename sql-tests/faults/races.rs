@@ -30,7 +30,8 @@ async fn table(options: &str) -> (World, Process) {
     let world = World::new(backing, clock, Arc::new(SeededIds::new(3)));
     world.source.set(rows(&[(1, "a"), (2, "b")]));
     let process = world.process().await;
-    let create = format!("CREATE INCREMENTAL TABLE t FROM s KEY (id) LOCATION '{ROOT}/t/' WITH ({options}) AS SELECT id, upper(v) AS o FROM input");
+    let create =
+        format!("CREATE INCREMENTAL TABLE t FROM s KEY (id) LOCATION '{ROOT}/t/' WITH ({options}) AS SELECT id, upper(v) AS o FROM input");
     process.sql(&create).await.unwrap();
     process.sql("REFRESH t").await.unwrap();
     (world, process)
@@ -127,7 +128,8 @@ fn races_with_late_operations_lose_nothing() {
 #[test]
 fn races_of_commits_on_threads() {
     for (publishers, versions) in [(8, 100), (16, 60), (64, 20)] {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_stack_size(16 << 20).enable_all().build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_stack_size(16 << 20).enable_all().build().unwrap();
         runtime.block_on(async {
             let (world, process) = table(PLAIN).await;
             let first = process.session.incremental_table("t").await.unwrap();

@@ -500,13 +500,8 @@ fn definition(rng: &mut SmallRng) -> String {
 }
 
 async fn actor(world: &World, who: usize, rng: SmallRng, clock: &Arc<TestClock>, trace: &Arc<Mutex<Trace>>) -> Actor {
-    let gate = Arc::new(SimGate {
-        who,
-        rng: Mutex::new(rng),
-        calm: AtomicBool::new(true),
-        clock: Arc::clone(clock),
-        trace: Arc::clone(trace),
-    });
+    let gate =
+        Arc::new(SimGate { who, rng: Mutex::new(rng), calm: AtomicBool::new(true), clock: Arc::clone(clock), trace: Arc::clone(trace) });
     let own = TestClock::at(clock.now_micros());
     let world = World { clock: Arc::clone(&own) as Arc<dyn Clock>, ..world.clone() };
     let process = world.process_over(FaultStore::gated(Arc::clone(&world.backing), gate.clone())).await;

@@ -257,7 +257,9 @@ impl Scan {
     /// Reserves memory for the whole file, or for parts of it.
     fn reserve(&self, file: &DataFile, decided: Option<Extent>) -> Result<(Extent, MemoryReservation)> {
         let (reservation, whole) = (self.reservation.new_empty(), fetched_bytes(file, Extent::Whole, &self.scope));
-        let is_small = whole.saturating_mul(self.slice.of) <= self.limit;
+        // Of a file that is mostly left out, verifying in blocks and reading the rest costs less than holding it.
+        let is_wanted = self.scope.rows_at_most(file).saturating_mul(2) >= file.rows;
+        let is_small = is_wanted && whole.saturating_mul(self.slice.of) <= self.limit;
         if decided != Some(Extent::Parts) && is_small && reservation.try_grow(whole).is_ok() {
             return Ok((Extent::Whole, reservation));
         }

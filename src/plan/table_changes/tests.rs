@@ -94,6 +94,7 @@ impl Table {
             parts: self.inc.write_files(&[], &list).await.unwrap(),
             source: None,
             rows: live.len() as u64,
+            floor: 0,
             delta: VersionDelta::default(),
             summary: RunSummary {
                 rows_updated: counts.map(|(updated, _)| updated),

@@ -4,7 +4,7 @@
 //! ObjectRef ─ verify_object: size and BLAKE3, in blocks ─► open_rows ─► batches in the wanted schema
 //! ```
 //!
-//! Memory: one block while verifying, one row group's wanted columns and a batch of limited bytes while reading. Never returns rows of a file whose
+//! Memory: two blocks while verifying, one row group's wanted columns and a batch of limited bytes while reading. Never returns rows of a file whose
 //! rows do not fit the schema.
 
 use std::ops::Range;
@@ -44,11 +44,12 @@ pub async fn verify_object(incarnation: &Incarnation, object: &ObjectRef) -> Res
         return Err(incarnation.objects().corrupt(&path, what));
     }
     let mut hasher = blake3::Hasher::new();
-    let mut done = 0;
-    while done < object.bytes {
-        let end = object.bytes.min(done + BLOCK_BYTES);
-        hasher.update(&store.get_range(&path, done..end).await.map_err(|e| unreadable(incarnation, &path, e))?);
-        done = end;
+    let begins = (0..object.bytes.div_ceil(BLOCK_BYTES)).map(|block| block * BLOCK_BYTES);
+    // The next block is on its way while one is hashed.
+    let blocks = futures::stream::iter(begins).map(|begin| store.get_range(&path, begin..object.bytes.min(begin + BLOCK_BYTES)));
+    let mut blocks = std::pin::pin!(blocks.buffered(2));
+    while let Some(block) = blocks.next().await {
+        hasher.update(&block.map_err(|e| unreadable(incarnation, &path, e))?);
     }
     if hasher.finalize().to_hex().as_str() != object.hash {
         return Err(incarnation.objects().corrupt(&path, "its bytes do not match the hash that is recorded for it"));
