@@ -40,7 +40,6 @@ pub async fn explain_refresh(host: &Host, table: &Arc<TableHandle>) -> Result<Ve
 }
 
 fn decision(attempt: &Attempt, proven: bool, context: &CaptureContext) -> String {
-    let files = context.before.files.len();
     let why = match attempt.reason_before_diff() {
         RunReason::Initial => "initial: the table was never published, all rows are handled",
         RunReason::RebuildRevision => "rebuild_revision: the published version is of another revision, all rows are handled",
@@ -51,5 +50,6 @@ fn decision(attempt: &Attempt, proven: bool, context: &CaptureContext) -> String
         attempt.base.as_ref().map_or("none".to_string(), |base| format!("version {} ({} rows)", base.slot.version, base.manifest.rows));
     let pass = if proven { "proven, one pass" } else { "checked row by row after a sealed capture" };
     let source = context.hand_on.explain().map_or(String::new(), |line| format!("\n{line}"));
-    format!("{why}\nbase: {base}\nrevision: {}\nhandler: {pass}\nsource files: {files} to read, 0 skipped{source}", attempt.revision.number)
+    let files = &context.choice;
+    format!("{why}\nbase: {base}\nrevision: {}\nhandler: {pass}\n{files}{source}", attempt.revision.number)
 }

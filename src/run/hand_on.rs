@@ -89,9 +89,9 @@ impl HandOn {
         Self::Whole { source: None, why: "it is a view over incremental tables".to_string() }
     }
 
-    /// The rows of the source that the diff reads.
-    pub async fn scan(&self, source: &ResolvedSource, columns: &[String]) -> Result<Arc<dyn ExecutionPlan>> {
-        let Self::Changes(handed_on) = self else { return source.plan(columns).await };
+    /// The rows of the source that the diff reads; `None`: all of them.
+    pub async fn scan(&self, source: &ResolvedSource, columns: &[String]) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let Self::Changes(handed_on) = self else { return Ok(None) };
         let failed = |e| {
             let what = format!(
                 "the changes of source {:?} cannot be read. Remedy: ALTER INCREMENTAL TABLE … SET (hand_on = false) reads it whole",
@@ -99,7 +99,7 @@ impl HandOn {
             );
             Error::from_datafusion(e, ErrorCode::CaptureFailed, what)
         };
-        handed_on.changes.rows(&source.state, columns).await.map(|rows| source.bounded(rows)).map_err(failed)
+        handed_on.changes.rows(&source.state, columns).await.map(|rows| Some(source.bounded(rows))).map_err(failed)
     }
 
     /// The rows of the base's index that the diff compares with.

@@ -29,6 +29,7 @@ mod publish;
 mod request;
 mod rollback;
 mod row;
+mod skip;
 mod trial;
 mod vacuum;
 

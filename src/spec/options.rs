@@ -62,6 +62,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "true",
         "false: a source that is itself an incremental table is read whole, also where its changes are known",
     ),
+    option("file_skip", Operational, "true", "false: every source file is read, also one that provably did not change"),
     option("handler_concurrency", Operational, "4", "how many handler calls run at once"),
     option("handler_batch_rows", Operational, "8192", "at most this many rows are handed to one handler call"),
     option("verify", Operational, "metadata", "always: data files are hash-verified before they are read"),
@@ -101,6 +102,8 @@ pub struct OperationalOptions {
     pub capture_backoff: Duration,
     /// `hand_on`.
     pub hand_on: bool,
+    /// `file_skip`.
+    pub file_skip: bool,
     /// `handler_concurrency`, at least 1.
     pub handler_concurrency: usize,
     /// `handler_batch_rows`, at least 1.
@@ -226,6 +229,7 @@ impl Options {
             capture_retries: self.value(table, "capture_retries", |text| text.parse().ok().filter(|n| *n <= 20))?,
             capture_backoff: self.value(table, "capture_backoff", parse_duration)?,
             hand_on: self.value(table, "hand_on", parse_bool)?,
+            file_skip: self.value(table, "file_skip", parse_bool)?,
             handler_concurrency: self.value(table, "handler_concurrency", count)?,
             handler_batch_rows: self.value(table, "handler_batch_rows", count)?,
             verify_always: self.value(table, "verify", |text| match text.to_ascii_lowercase().as_str() {

@@ -8,9 +8,13 @@
 //!
 //! Memory, reserved in the pool: per partition one index file's bytes as stored, or about one row group's where that
 //! is more than half of the pool (it is read twice then); and one batch of 65,536 rows. It never
-//! reads a data file, never hands on a byte before the whole object's hash is right, and never writes.
+//! reads a data file or an index file without wanted rows, never hands on a byte before the whole object's hash is right, and never writes.
 
 mod file;
+mod ranges;
+mod scope;
+#[cfg(test)]
+mod scope_tests;
 #[cfg(test)]
 mod tests;
 
@@ -18,7 +22,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use arrow::array::RecordBatch;
-use arrow_schema::{Field, SchemaRef};
+use arrow_schema::{Field, Schema, SchemaRef};
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Statistics, internal_err};
@@ -35,9 +39,12 @@ use futures::stream;
 use tokio::sync::Mutex;
 
 use crate::error::{Error, ErrorCode, Result};
-use crate::exec::keyed_diff::index_scan_schema;
+use crate::exec::keyed_diff::{FP_HI, FP_LO, index_scan_schema};
 use crate::store::{DataFile, Incarnation};
-use file::{Extent, Fetched, IndexReader, Slice, fetch, fetched_bytes};
+pub use ranges::KeyRanges;
+pub use scope::Scope;
+
+use file::{Extent, Fetched, IndexReader, Slice, Wanted, fetch, fetched_bytes};
 
 /// Partitions that an index scan has at most, unless it is told otherwise.
 const PARTITIONS: usize = 4;
@@ -49,6 +56,7 @@ const SLICE_ROWS: u64 = 1 << 18;
 pub struct IndexScanExec {
     incarnation: Incarnation,
     files: Arc<Vec<DataFile>>,
+    scope: Scope,
     /// Into how many parts each file is divided: more than one where there are fewer files than partitions.
     slices: usize,
     opened: Arc<Vec<Mutex<Opened>>>,
@@ -79,11 +87,30 @@ impl IndexScanExec {
         let opened = Arc::new(files.iter().map(|_| Mutex::default()).collect());
         let properties = PlanProperties::new(equivalence, partitioning, EmissionType::Incremental, Boundedness::Bounded)
             .with_scheduling_type(SchedulingType::Cooperative);
-        Self { incarnation, files, slices, opened, properties: Arc::new(properties), metrics: ExecutionPlanMetricsSet::new() }
+        let (scope, properties, metrics) = (Scope::All, Arc::new(properties), ExecutionPlanMetricsSet::new());
+        Self { incarnation, files, scope, slices, opened, properties, metrics }
     }
 
-    fn live_rows(&self) -> u64 {
-        self.files.iter().map(DataFile::live_rows).sum()
+    /// The same scan of the rows in `scope` only. One of unread rows has no fingerprints.
+    pub fn with_scope(mut self, scope: Scope) -> Self {
+        if matches!(scope, Scope::Unread(..)) {
+            let schema = self.schema();
+            let fields = schema.fields().iter().filter(|field| field.name() != FP_HI && field.name() != FP_LO);
+            let schema = Arc::new(Schema::new(fields.cloned().collect::<Vec<_>>()));
+            let partitioning = self.properties.partitioning.clone();
+            let equivalence = EquivalenceProperties::new(schema);
+            let properties = PlanProperties::new(equivalence, partitioning, EmissionType::Incremental, Boundedness::Bounded)
+                .with_scheduling_type(SchedulingType::Cooperative);
+            self.properties = Arc::new(properties);
+        }
+        self.scope = scope;
+        self
+    }
+
+    /// The files that may have wanted rows: how many, and how many rows they have at most.
+    fn extent(&self) -> (usize, u64) {
+        let files = self.files.iter().filter(|file| self.scope.wants_file(file));
+        files.fold((0, 0), |(files, rows), file| (files + 1, rows + self.scope.rows_at_most(file)))
     }
 
     fn partitions(&self) -> usize {
@@ -93,7 +120,15 @@ impl IndexScanExec {
 
 impl DisplayAs for IndexScanExec {
     fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (files, rows, table) = (self.files.len(), self.live_rows(), self.incarnation.name());
+        let table = self.incarnation.name();
+        if let Scope::Unread(sources, _) = &self.scope {
+            let sources = sources.len();
+            return match format {
+                DisplayFormatType::TreeRender => write!(f, "table={table}\nunread_sources={sources}"),
+                _ => write!(f, "IndexScanExec: table={table}, keys of {sources} unread source files, where new keys may lie"),
+            };
+        }
+        let (files, rows) = self.extent();
         match format {
             DisplayFormatType::TreeRender => write!(f, "table={table}\nfiles={files}\nrows={rows}"),
             _ => write!(f, "IndexScanExec: table={table}, files={files}, rows={rows}"),
@@ -127,8 +162,9 @@ impl ExecutionPlan for IndexScanExec {
 
     fn statistics_from_inputs(&self, _inputs: &[Arc<Statistics>], args: &StatisticsArgs) -> DataFusionResult<Arc<Statistics>> {
         let mut statistics = Statistics::new_unknown(&self.schema());
-        if let (None, Ok(rows)) = (args.partition(), usize::try_from(self.live_rows())) {
-            statistics.num_rows = Precision::Exact(rows);
+        if let (None, Ok(rows)) = (args.partition(), usize::try_from(self.extent().1)) {
+            let is_exact = matches!(self.scope, Scope::All);
+            statistics.num_rows = if is_exact { Precision::Exact(rows) } else { Precision::Inexact(rows) };
         }
         Ok(Arc::new(statistics))
     }
@@ -138,6 +174,7 @@ impl ExecutionPlan for IndexScanExec {
         let scan = Scan {
             incarnation: self.incarnation.clone(),
             files: Arc::clone(&self.files),
+            scope: self.scope.clone(),
             schema: self.schema(),
             opened: Arc::clone(&self.opened),
             next: partition / self.slices,
@@ -167,6 +204,7 @@ impl ExecutionPlan for IndexScanExec {
 struct Scan {
     incarnation: Incarnation,
     files: Arc<Vec<DataFile>>,
+    scope: Scope,
     schema: SchemaRef,
     opened: Arc<Vec<Mutex<Opened>>>,
     next: usize,
@@ -192,13 +230,17 @@ impl Scan {
                 self.reader = None;
             }
             let Some(fetched) = self.open().await? else { return Ok(None) };
-            self.reader = Some(IndexReader::try_new(&self.incarnation, fetched, self.slice, Arc::clone(&self.schema)).await?);
+            let wanted = Wanted { schema: Arc::clone(&self.schema), scope: self.scope.clone(), slice: self.slice };
+            self.reader = Some(IndexReader::try_new(&self.incarnation, fetched, wanted).await?);
             self.next += self.step;
         }
     }
 
-    /// The next file, which another partition may have fetched already.
+    /// The next file with wanted rows, which another partition may have fetched already.
     async fn open(&mut self) -> Result<Option<Arc<Fetched>>> {
+        while self.files.get(self.next).is_some_and(|file| !self.scope.wants_file(file)) {
+            self.next += self.step;
+        }
         let (Some(file), Some(opened)) = (self.files.get(self.next), self.opened.get(self.next)) else { return Ok(None) };
         let mut opened = opened.lock().await;
         if let Some(fetched) = opened.fetched.upgrade() {
@@ -214,13 +256,13 @@ impl Scan {
 
     /// Reserves memory for the whole file, or for parts of it.
     fn reserve(&self, file: &DataFile, decided: Option<Extent>) -> Result<(Extent, MemoryReservation)> {
-        let (reservation, whole) = (self.reservation.new_empty(), fetched_bytes(file, Extent::Whole));
+        let (reservation, whole) = (self.reservation.new_empty(), fetched_bytes(file, Extent::Whole, &self.scope));
         let is_small = whole.saturating_mul(self.slice.of) <= self.limit;
         if decided != Some(Extent::Parts) && is_small && reservation.try_grow(whole).is_ok() {
             return Ok((Extent::Whole, reservation));
         }
         let extent = decided.unwrap_or(Extent::Parts);
-        reservation.try_grow(fetched_bytes(file, extent)).map_err(|error| {
+        reservation.try_grow(fetched_bytes(file, extent, &self.scope)).map_err(|error| {
             let context = format!("table {:?}: an index file does not fit the memory pool", self.incarnation.name());
             Error::from_datafusion(error, ErrorCode::ResourcesExhausted, context)
         })?;

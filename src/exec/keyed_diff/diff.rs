@@ -25,6 +25,7 @@ use super::ascending::{Ascending, Place, equal_keys};
 use super::baseline::{Baseline, table_bytes};
 use super::bitmap::Bitmap;
 use super::memory::Grant;
+use super::origin::OriginNotes;
 use crate::error::Result;
 use crate::exec::equality::{Hashing, KeyBatch, KeyHash, KeyStore, KeyTable, too_many_keys};
 
@@ -62,11 +63,13 @@ impl Verdict {
     }
 }
 
-/// Where one partition is in the baseline, and what it cost.
+/// Where one partition is in the baseline, what it cost, and what it saw of the rows' files.
 #[derive(Debug, Default)]
 pub(crate) struct Probe {
     partition: usize,
     next: usize,
+    run: usize,
+    pub(crate) origins: OriginNotes,
     pub(crate) lookups: u64,
 }
 
@@ -79,8 +82,8 @@ impl Probe {
 
 /// The diff of one kind of key, behind the kind.
 pub(crate) trait Differ: Send + Sync {
-    /// One verdict per fingerprint.
-    fn classify(&self, probe: &mut Probe, keys: &KeyBatch, fingerprints: &[u128], verdicts: &mut Vec<Verdict>) -> Result<()>;
+    /// One verdict per row.
+    fn classify(&self, probe: &mut Probe, keys: &KeyBatch, rows: &SourceValues<'_>, verdicts: &mut Vec<Verdict>) -> Result<()>;
     /// Deleted rows, and the dead rows (replaced or deleted) of each file. Meaningful when every partition has ended.
     fn dead(&self) -> (u64, BTreeMap<u32, RoaringTreemap>);
     /// Hands out the new keys in order that are equal to others, each as often as it is there too often: those in the
@@ -88,6 +91,17 @@ pub(crate) trait Differ: Send + Sync {
     fn late_duplicates(&self, elsewhere: bool, each: &mut dyn FnMut(ArrayRef)) -> Result<()>;
     /// Hands out the new keys that were kept in order, for a place where they are compared with unsettled ones.
     fn ordered_keys(&self, each: &mut dyn FnMut(ArrayRef) -> Result<()>) -> Result<()>;
+    /// Whether there is any key that the baseline does not have.
+    fn has_new(&self) -> bool;
+    /// Adds to `found` those of the first `rows` rows of `keys` whose key is new to the baseline.
+    fn find_new(&self, keys: &KeyBatch, rows: usize, found: &mut Vec<usize>);
+}
+
+/// What is known of source rows beside their keys.
+pub(crate) struct SourceValues<'a> {
+    pub(crate) fingerprints: &'a [u128],
+    /// The ordinals of their files; `None` for rows that were compared before.
+    pub(crate) ordinals: Option<&'a [i32]>,
 }
 
 /// The shared state of one diff.
@@ -223,11 +237,15 @@ impl<K: KeyStore> Diff<K> {
         Ok(())
     }
 
-    fn known(&self, position: usize, fingerprint: u128) -> Verdict {
+    fn known(&self, position: usize, row: usize, (probe, rows): (&mut Probe, &SourceValues<'_>)) -> Verdict {
+        probe.next = position + 1;
         if !self.seen.set(position) {
             return Verdict::Duplicate;
         }
-        if self.baseline.fingerprint(position) == Some(fingerprint) {
+        if self.baseline.fingerprint(position).as_ref() == rows.fingerprints.get(row) {
+            if let Some(ordinal) = rows.ordinals.and_then(|ordinals| ordinals.get(row)) {
+                probe.origins.unchanged(self.baseline.source(position, &mut probe.run), *ordinal);
+            }
             return Verdict::Unchanged;
         }
         self.changed.set(position);
@@ -236,21 +254,19 @@ impl<K: KeyStore> Diff<K> {
 }
 
 impl<K: KeyStore> Differ for Diff<K> {
-    fn classify(&self, probe: &mut Probe, keys: &KeyBatch, fingerprints: &[u128], verdicts: &mut Vec<Verdict>) -> Result<()> {
-        verdicts.reserve(fingerprints.len());
+    fn classify(&self, probe: &mut Probe, keys: &KeyBatch, rows: &SourceValues<'_>, verdicts: &mut Vec<Verdict>) -> Result<()> {
+        verdicts.reserve(rows.fingerprints.len());
         let mut ordered = None;
-        for (row, fingerprint) in fingerprints.iter().enumerate() {
+        for row in 0..rows.fingerprints.len() {
             let key = K::key(keys, row);
             if let Some(position) = self.predict(probe.next, key) {
-                probe.next = position + 1;
-                verdicts.push(self.known(position, *fingerprint));
+                verdicts.push(self.known(position, row, (probe, rows)));
                 continue;
             }
             probe.lookups += 1;
             let hash = K::hash(key, self.hashing);
             if let Some(position) = self.baseline.find(key, hash) {
-                probe.next = position + 1;
-                verdicts.push(self.known(position, *fingerprint));
+                verdicts.push(self.known(position, row, (probe, rows)));
                 continue;
             }
             let is_kept = ordered.get_or_insert_with(|| self.slot(probe.partition)).as_mut().is_some_and(|o| self.push_ordered(o, key));
@@ -301,6 +317,20 @@ impl<K: KeyStore> Differ for Diff<K> {
             }
         }
         Ok(())
+    }
+
+    fn has_new(&self) -> bool {
+        self.new_keys.iter().any(|shard| lock(shard).len() > 0) || self.ordered.iter().any(|list| lock(list).keys().len() > 0)
+    }
+
+    fn find_new(&self, keys: &KeyBatch, rows: usize, found: &mut Vec<usize>) {
+        let tables: Vec<_> = self.new_keys.iter().map(lock).collect();
+        let lists: Vec<_> = self.ordered.iter().map(lock).filter(|list| list.keys().len() > 0).collect();
+        found.extend((0..rows).filter(|row| {
+            let key = K::key(keys, *row);
+            let hash = K::hash(key, self.hashing);
+            tables.get(shard_of(hash)).is_some_and(|table| table.find(key, hash).is_some()) || lists.iter().any(|list| list.has(key))
+        }));
     }
 }
 

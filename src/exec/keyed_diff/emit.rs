@@ -40,6 +40,15 @@ impl SourceRows {
         self.columns.get(..self.keys).unwrap_or_default()
     }
 
+    /// The ordinals of the rows' source files, when the source has them.
+    pub(crate) fn ordinals(&self) -> Result<Option<&[i32]>> {
+        let Some(ordinals) = &self.ordinals else { return Ok(None) };
+        let ordinals = ordinals.as_primitive_opt::<Int32Type>().filter(|ordinals| ordinals.null_count() == 0);
+        ordinals
+            .map(|ordinals| Some(ordinals.values().as_ref()))
+            .ok_or_else(|| Error::internal("source ordinals must be Int32 and not null"))
+    }
+
     pub(crate) fn tracked_columns(&self) -> &[ArrayRef] {
         self.columns.get(self.keys..).unwrap_or_default()
     }
@@ -93,8 +102,8 @@ fn hidden(source: &SourceRows, keep: &BooleanArray, fingerprints: &[u128]) -> Re
     let ordinals: ArrayRef = match &source.ordinals {
         Some(ordinals) => {
             let kept = filter(ordinals.as_ref(), keep).map_err(failed)?;
-            let kept = kept.as_primitive_opt::<Int32Type>().ok_or_else(|| Error::internal("source ordinals must be Int32"))?;
-            Arc::new(kept.iter().map(|ordinal| ordinal.unwrap_or(-1)).collect::<Int32Array>())
+            source.ordinals()?;
+            kept
         }
         None => Arc::new(Int32Array::from_value(-1, high.len())),
     };

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::{Int64Type, UInt32Type, UInt64Type};
+use arrow::datatypes::{Int32Type, Int64Type, UInt32Type, UInt64Type};
 use datafusion::common::stats::Precision;
 use datafusion::error::DataFusionError;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -23,7 +23,7 @@ use futures::StreamExt;
 
 use super::DiffSpec;
 use super::baseline::{Baseline, IndexRows, estimated_bytes};
-use super::columns::{FILE, FP_HI, FP_LO, ROW, change_schema_of, index_scan_schema};
+use super::columns::{FILE, FP_HI, FP_LO, ROW, SRC, change_schema_of, index_scan_schema};
 use super::diff::{Diff, Differ, Room};
 use super::memory::{Grant, Memory};
 use super::spill::{Buckets, Cut, Spilled, Spiller};
@@ -39,14 +39,22 @@ pub(crate) struct Shared {
     pub(crate) spiller: Arc<Spiller>,
     hashing: Hashing,
     can_spill: bool,
+    has_outside: bool,
 }
 
 impl Shared {
-    pub(crate) fn new(spec: Arc<DiffSpec>, reader: Arc<KeyReader>, context: &TaskContext, set: &ExecutionPlanMetricsSet) -> Arc<Self> {
+    /// `has_outside`: whether new keys are compared with rows that are not loaded.
+    pub(crate) fn new(
+        spec: Arc<DiffSpec>,
+        reader: Arc<KeyReader>,
+        context: &TaskContext,
+        set: &ExecutionPlanMetricsSet,
+        has_outside: bool,
+    ) -> Arc<Self> {
         let can_spill = Spiller::can_spill(context);
         let hashing = Hashing { kind: spec.hash, seed: spec.fingerprinter.seed() };
         let (memory, spiller) = (Memory::new(&spec.table, context, can_spill), Spiller::new(&spec.table, hashing.seed, context, set));
-        Arc::new(Self { spec, reader, memory, spiller, hashing, can_spill })
+        Arc::new(Self { spec, reader, memory, spiller, hashing, can_spill, has_outside })
     }
 
     pub(crate) fn buckets(&self, cut: Cut) -> Buckets {
@@ -78,13 +86,19 @@ pub(crate) fn exact_rows(plan: &dyn ExecutionPlan) -> usize {
     }
 }
 
+/// The number of rows that `plan` gives, as far as it knows, or 0.
+fn expected_rows(plan: &dyn ExecutionPlan) -> usize {
+    let statistics = StatisticsContext::new().compute(plan, &StatisticsArgs::new());
+    statistics.ok().and_then(|statistics| statistics.num_rows.get_value().copied()).unwrap_or(0)
+}
+
 /// Reads the whole index: into memory when it fits, else into buckets on disk.
 pub(crate) async fn load(shared: Arc<Shared>, inputs: Inputs, context: Arc<TaskContext>) -> Result<Mode> {
     let Some(index) = inputs.index else {
         return Ok(Mode::Memory(empty(&shared, inputs.source_rows)?));
     };
     let wrap = |error| unreadable(&shared, error);
-    let rows = exact_rows(index.as_ref());
+    let rows = expected_rows(index.as_ref());
     let mut bytes = estimated_bytes(rows, true);
     if bytes <= shared.memory.limit() || !shared.can_spill {
         let single: Arc<dyn ExecutionPlan> = match index.properties().partitioning.partition_count() {
@@ -173,6 +187,8 @@ fn differ<K: KeyStore>(shared: &Shared, baseline: Baseline<K>, source_rows: usiz
     let diff = Diff::try_new(baseline, shared.hashing, source_rows, Room { grant, can_spill: shared.can_spill })?;
     // Keys of several columns are stored encoded, and cannot be made columns again.
     let key_type = match (shared.reader.shape(), shared.spec.key.as_slice()) {
+        // The rows outside are looked up among the new keys, which takes a hash table.
+        _ if shared.has_outside => None,
         (KeyShape::Small | KeyShape::Text, [key]) => Some(normalize_type(key.data_type())),
         _ => None,
     };
@@ -187,6 +203,7 @@ fn push<K: KeyStore>(baseline: &mut Baseline<K>, reader: &KeyReader, batch: &Rec
         low: column(FP_LO)?.as_primitive_opt::<Int64Type>().ok_or_else(mistyped)?.values(),
         file: column(FILE)?.as_primitive_opt::<UInt32Type>().ok_or_else(mistyped)?.values(),
         row: column(ROW)?.as_primitive_opt::<UInt64Type>().ok_or_else(mistyped)?.values(),
+        source: column(SRC)?.as_primitive_opt::<Int32Type>().ok_or_else(mistyped)?.values(),
     };
     baseline.push(&reader.read_batch(batch)?, &rows)
 }

@@ -23,7 +23,9 @@ use super::columns::{change_schema_of, index_scan_schema};
 use super::diff::Differ;
 use super::findings::Findings;
 use super::load::{Load, Mode, Shared, empty, load_rows};
+use super::outside::Outside;
 use super::spill::{Buckets, Cut, Spilled, read_side, unread};
+use super::state::Loaded;
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::render_distinct_key;
 
@@ -90,6 +92,9 @@ pub(crate) struct Rows<'a> {
 /// The work that is left, and what it has found.
 pub(crate) struct Settle {
     shared: Arc<Shared>,
+    outside: Option<Arc<Outside>>,
+    /// Diffs that are done, whose new keys were not compared with the rows outside.
+    done: Vec<Arc<dyn Differ>>,
     works: Vec<Work>,
     current: Option<Current>,
     pub(crate) deleted: u64,
@@ -99,31 +104,40 @@ pub(crate) struct Settle {
 }
 
 impl Settle {
-    /// Everything that is left; the last partition of the source has ended, and nobody else has `mode`.
-    pub(crate) fn try_new(shared: Arc<Shared>, mode: &Mode, unsettled: &Unsettled) -> Result<Self> {
-        let mut settle =
-            Self { shared, works: Vec::new(), current: None, deleted: 0, dead: BTreeMap::new(), findings: Findings::default() };
-        match mode {
+    /// Everything that is left; the last partition of the source has ended, and nobody else has `loaded`.
+    pub(crate) fn try_new(shared: Arc<Shared>, loaded: &Loaded, outside: Option<Arc<Outside>>) -> Result<Self> {
+        let (works, done, findings) = (Vec::new(), Vec::new(), Findings::default());
+        let mut settle = Self { shared, outside, done, works, current: None, deleted: 0, dead: BTreeMap::new(), findings };
+        match &loaded.mode {
             Mode::Memory(differ) => {
                 settle.take_dead(differ.as_ref());
-                settle.take_ordered(differ.as_ref(), unsettled)?;
+                settle.take_ordered(differ.as_ref(), &loaded.unsettled)?;
+                settle.done.extend(settle.outside.as_ref().map(|_| Arc::clone(differ)));
             }
             Mode::Buckets { index, source } => {
                 let works = index.iter().cloned().zip(source.finish()?).map(|(index, rows)| Work::Diff { index, rows, level: 1 });
                 settle.works = works.filter(|work| !matches!(work, Work::Diff { index: None, rows: None, .. })).collect();
             }
         }
-        settle.works.extend(unsettled.finish()?);
+        settle.works.extend(loaded.unsettled.finish()?);
         Ok(settle)
     }
 
     /// The next rows to classify; `None` when everything is settled.
     pub(crate) async fn next(&mut self) -> Result<Option<Rows<'_>>> {
         let batch = loop {
+            while let Some(differ) = self.done.pop() {
+                if let Some(outside) = &self.outside {
+                    outside.check(differ.as_ref()).await?;
+                }
+            }
             if let Some(current) = &mut self.current {
                 match current.rows.next().await {
                     Some(batch) => break batch.map_err(|error| unread(&self.shared.spec.table, error))?,
-                    None => self.close()?,
+                    None => {
+                        self.close()?;
+                        continue;
+                    }
                 }
             }
             let Some(work) = self.works.pop() else { return Ok(None) };
@@ -139,7 +153,7 @@ impl Settle {
             self.take_dead(differ.as_ref());
         }
         self.take_ordered(differ.as_ref(), &unsettled)?;
-        drop(differ);
+        self.done.extend(self.outside.as_ref().map(|_| differ));
         self.works.extend(unsettled.finish()?);
         Ok(())
     }

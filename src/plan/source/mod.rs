@@ -5,7 +5,7 @@
 //!                              │
 //! a run     ─ resolve ──► ResolvedSource { state, provider, schema }
 //!                              ├─ identity()   before ─┐
-//!                              ├─ plan(columns) scan   ├─ same_identity: a source that moved fails the run
+//!                              ├─ plan_files(columns)  ├─ same_identity: a source that moved fails the run
 //!                              └─ identity()   after ──┘
 //! ```
 //!
@@ -22,6 +22,7 @@ mod factory;
 mod header;
 mod identity;
 mod listing;
+mod ordinals;
 mod overlay;
 mod refresh;
 mod resolve;
@@ -33,6 +34,7 @@ mod transient;
 pub use describe::describe;
 pub use factory::record_definitions;
 pub use identity::{SourceFileSeen, SourceIdentity, check_identity, same_identity};
+pub use ordinals::FileOrdinals;
 pub use resolve::{ResolvedSource, resolve};
 pub use session::capture_state;
 pub use transient::is_transient;

@@ -72,6 +72,7 @@ fn state_of(identity: &SourceIdentity) -> SourceState {
         e_tag: f.e_tag.clone(),
         modified: f.modified,
         changed: f.changed,
+        exact: false,
     };
     SourceState { files: identity.files.iter().enumerate().map(file).collect(), next_ordinal: 9, ..SourceState::default() }
 }

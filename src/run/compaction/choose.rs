@@ -86,7 +86,7 @@ mod tests {
     /// `number` tells files apart.
     fn file(number: u64, rows: u64, dead: u64) -> DataFile {
         let deletions = (dead > 0).then(|| DeletionVectorRef { object: object(), rows: dead });
-        DataFile { data: object(), index: object(), rows, deletions, added_in: number, bounds: BTreeMap::new() }
+        DataFile { data: object(), index: object(), rows, deletions, added_in: number, bounds: BTreeMap::new(), sources: Vec::new() }
     }
 
     fn options() -> OperationalOptions {

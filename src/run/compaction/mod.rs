@@ -46,6 +46,15 @@ pub async fn compact(host: &Host, table: &Arc<TableHandle>) -> Result<Option<Run
     result
 }
 
+/// Whether [`after_run`] has something to do. A doubt counts as yes.
+pub(super) async fn is_due(run: &Attempt) -> bool {
+    match newest_base(&run.incarnation).await {
+        Ok(Some(base)) => run.options.auto_compaction && !choose::due(&run.options, &base.files).is_empty(),
+        Ok(None) => false,
+        Err(_) => true,
+    }
+}
+
 /// Automatic compaction, still under the run's lease. The run is published whatever becomes of it.
 pub(super) async fn after_run(run: &Attempt) {
     let result = async {

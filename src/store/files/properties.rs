@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! data file    every column: bounds per row group; key columns: per page too; floating point: none
-//! index file   key columns only, per row group; fingerprints plain
+//! index file   key columns and source ordinals only, per row group; fingerprints plain
 //! capture      none, snappy
 //! ```
 //!
@@ -69,7 +69,8 @@ impl WriterConfig {
     pub(super) fn index(&self, schema: &Schema, key: &[String]) -> Result<WriterProperties, ParquetError> {
         let mut builder = self.builder().set_statistics_enabled(EnabledStatistics::None);
         for leaf in ArrowSchemaConverter::new().convert(schema)?.columns() {
-            if belongs_to(leaf, key) && !is_float(leaf) {
+            let is_ordinal = leaf.path().parts().first().is_some_and(|name| name == SRC);
+            if is_ordinal || (belongs_to(leaf, key) && !is_float(leaf)) {
                 builder = builder.set_column_statistics_enabled(leaf.path().clone(), EnabledStatistics::Chunk);
             }
             if belongs_to(leaf, key) && matches!(leaf.physical_type(), Type::INT32 | Type::INT64) {

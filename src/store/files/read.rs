@@ -56,6 +56,9 @@ pub async fn verify_object(incarnation: &Incarnation, object: &ObjectRef) -> Res
     Ok(())
 }
 
+/// Chooses row groups of a file by its schema and footer; `None`: all.
+pub type Choose<'a> = dyn FnMut(&Schema, &ParquetMetaData) -> Result<Option<Vec<usize>>> + Send + 'a;
+
 /// The rows of an object that was verified, as batches of `schema`: its columns by name, encodings cast.
 ///
 /// # Errors
@@ -69,19 +72,43 @@ pub async fn open_rows(
     rows: Option<u64>,
 ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
     let path = incarnation.path(&object.path);
+    let mut check = |_: &Schema, metadata: &ParquetMetaData| {
+        let found = u64::try_from(metadata.file_metadata().num_rows()).unwrap_or(0);
+        match rows.filter(|rows| *rows != found) {
+            Some(rows) => Err(incarnation.objects().corrupt(&path, format!("it has {found} rows and should have {rows}"))),
+            None => Ok(None),
+        }
+    };
+    open_groups(incarnation, object, schema, batch_rows, &mut check).await
+}
+
+/// [`open_rows`] of the row groups that are chosen.
+///
+/// # Errors
+/// Those of [`open_rows`] and of `choose`.
+pub async fn open_groups(
+    incarnation: &Incarnation,
+    object: &ObjectRef,
+    schema: &SchemaRef,
+    batch_rows: usize,
+    choose: &mut Choose<'_>,
+) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+    let path = incarnation.path(&object.path);
     let store = Arc::clone(&incarnation.store().location().store);
     let reader = StoreReader { store, path: path.clone(), bytes: object.bytes };
     let wrong = |e: ParquetError| from_parquet(incarnation, &path, e);
     let builder = ParquetRecordBatchStreamBuilder::new(reader).await.map_err(wrong)?;
-    let found = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
-    if let Some(rows) = rows.filter(|rows| *rows != found) {
-        return Err(incarnation.objects().corrupt(&path, format!("it has {found} rows and should have {rows}")));
-    }
+    let groups = choose(builder.schema(), builder.metadata())?;
     let roots =
         roots(builder.schema(), schema).map_err(|name| incarnation.objects().corrupt(&path, format!("it has no column {name:?}")))?;
     let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
     let batch_rows = batch_rows.min(rows_in_a_batch(builder.metadata(), &mask)).max(1);
-    let stream = builder.with_projection(mask).with_batch_size(batch_rows).build().map_err(wrong)?;
+    let builder = builder.with_projection(mask).with_batch_size(batch_rows);
+    let stream = match groups {
+        Some(groups) => builder.with_row_groups(groups),
+        None => builder,
+    };
+    let stream = stream.build().map_err(wrong)?;
     let (incarnation, schema) = (incarnation.clone(), Arc::clone(schema));
     let fit = move |batch: std::result::Result<RecordBatch, ParquetError>| {
         let batch = batch.map_err(|e| from_parquet(&incarnation, &path, e))?;
