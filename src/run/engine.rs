@@ -135,6 +135,7 @@ async fn cancellable(attempt: &Arc<Attempt>, seal: Option<Box<Seal>>) -> Result<
     let asked = cancel::requested(attempt.runs.clone(), attempt.host.env.clone());
     let mut work = Box::pin(drive(attempt, seal));
     tokio::select! {
+        biased; // so that a simulation's seed decides everything
         result = &mut work => return result,
         () = asked => {}
     }

@@ -198,6 +198,10 @@ pub struct Manifest {
     pub rows: u64,
     /// What changed relative to the base.
     pub delta: VersionDelta,
+    /// Files that only versions below this one name may be gone: vacuum raises it before it deletes, and every version has
+    /// at least its base's.
+    #[serde(default)]
+    pub floor: VersionNumber,
     /// The summary of the run that made it.
     pub summary: RunSummary,
 }

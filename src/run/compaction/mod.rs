@@ -99,7 +99,7 @@ async fn rewrite(attempt: &Attempt, choose: Choose) -> Result<Option<RunSummary>
     summary.handler_rows = Some(0);
     summary.bytes_written = Some(written.iter().map(|file| file.data.bytes + file.index.bytes).sum());
     let source = attempt.incarnation.source_state(&base.manifest).await?;
-    let new = NewVersion { kind: VersionKind::Compaction, revision, files, source, base: Some(base) };
+    let new = NewVersion { kind: VersionKind::Compaction, revision, files, source, base: Some(base), floor: 0 };
     commit_version(attempt, new, summary, started).await.map(Some)
 }
 
