@@ -6,7 +6,7 @@ import shutil
 
 from common import Arguments, copy_of, define, external, fresh, heading, middle, refresh, snapshots, sql, table
 
-WAYS = {"handed on": "", "scanned": "hand_on = 'off'"}
+WAYS = {"handed on": "", "scanned": "hand_on = false"}
 SECOND = "CREATE INCREMENTAL TABLE second FROM enriched KEY (id) TRACK (gross, contact) {} AS SELECT id, gross, upper(contact) AS contact FROM input"
 
 

@@ -99,7 +99,7 @@ impl HandOn {
             );
             Error::from_datafusion(e, ErrorCode::CaptureFailed, what)
         };
-        handed_on.changes.rows(&source.state, columns).await.map(Some).map_err(failed)
+        handed_on.changes.rows(&source.state, columns).await.map(|rows| Some(source.bounded(rows))).map_err(failed)
     }
 
     /// The rows of the base's index that the diff compares with.

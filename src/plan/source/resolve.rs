@@ -151,6 +151,11 @@ impl ResolvedSource {
         }
     }
 
+    /// A plan of the source's rows that was made elsewhere, with batches of limited bytes.
+    pub fn bounded(&self, plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+        bounded(&self.state, plan)
+    }
+
     fn unbounded(&self) -> Error {
         Error::new(
             ErrorCode::SourceUnbounded,
