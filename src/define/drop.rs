@@ -10,12 +10,13 @@ use crate::table::TableHandle;
 /// Drops the table; with `purge` its data too: the bytes that were freed.
 ///
 /// # Errors
-/// `TABLE_IN_USE` while one of `others` reads it, `RUN_ACTIVE` for a purge while a run is active; the store's errors.
+/// `TABLE_IN_USE` while one of `others` reads it, `RUN_ACTIVE` for a purge while a run is active; the store's errors, also
+/// when it does not say what one of `others` reads.
 pub async fn drop_table(host: &Host, table: &Arc<TableHandle>, others: &[Arc<TableHandle>], purge: bool) -> Result<u64> {
     let id = table.incarnation().id();
     let mut readers: BTreeMap<&str, ()> = BTreeMap::new();
     for other in others.iter().filter(|other| other.incarnation().id() != id) {
-        if dependencies(host, other).await.contains(id) {
+        if dependencies(host, other).await?.contains(id) {
             readers.insert(other.name(), ());
         }
     }

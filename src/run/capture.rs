@@ -23,6 +23,7 @@ use crate::table::IncrementalTable;
 
 use super::attempt::Attempt;
 use super::flow::tables_behind;
+use super::hand_on::{HandOn, PinnedSource, Totals};
 use super::plans::with_empty_hidden;
 use super::skip::{FileChoice, Seen};
 
@@ -31,6 +32,8 @@ use super::skip::{FileChoice, Seen};
 enum Counts {
     /// The diff counts.
     Diff(Arc<DiffOutcome>),
+    /// The diff counts the changes of the source; the rest is known.
+    Changes(Arc<DiffOutcome>, Totals),
     /// A table that is recomputed whole is not diffed: every row that was read is handed on.
     Whole(OnceLock<DiffReport>),
 }
@@ -41,8 +44,12 @@ pub(super) struct CaptureContext {
     pub attempt: Arc<Attempt>,
     pub source: ResolvedSource,
     pub before: SourceIdentity,
+    /// The version of a source that is itself an incremental table.
+    pub pinned: Option<PinnedSource>,
+    /// How a source that is itself an incremental table is read.
+    pub hand_on: HandOn,
+    /// Which files of a source of files are read.
     pub choice: FileChoice,
-    pub table_version: Option<(String, u64)>,
     counts: Counts,
     pub started: Duration,
     /// Whether the diff has a baseline, so that counts are relative to it.
@@ -52,7 +59,7 @@ pub(super) struct CaptureContext {
 /// Resolves and checks the source and plans the diff.
 pub(super) async fn prepare(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContext>, Arc<dyn ExecutionPlan>)> {
     let (started, listed_at) = (attempt.elapsed(), attempt.now());
-    let (source, table_version) = open_source(attempt).await?;
+    let (source, pinned) = open_source(attempt).await?;
     let previous = previous_source(attempt).await?;
     let before = source.identity().await?;
     check_identity(attempt.name(), previous.as_ref(), &before)?;
@@ -62,16 +69,20 @@ pub(super) async fn prepare(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContex
     let columns: Vec<String> = definition.input_schema.fields().iter().map(|field| field.name().clone()).collect();
     let seen = Seen { source: &source, columns: &columns, identity: &before, listed_at, previous: previous.as_ref() };
     let choice = FileChoice::decide(attempt, seen).await?;
-    let (counts, plan) = plan(attempt, &source, &choice, &columns).await?;
+    let hand_on = match &pinned {
+        None if !tables_behind(source.provider.as_ref()).is_empty() => HandOn::behind_view(),
+        pinned => HandOn::decide(attempt, pinned.as_ref(), previous.as_ref()).await,
+    };
+    let (counts, plan) = plan(attempt, &source, (&choice, &hand_on), &columns).await?;
     let (attempt, against_base) = (Arc::clone(attempt), definition.incremental && attempt.extends_base());
-    Ok((Arc::new(CaptureContext { attempt, source, before, choice, table_version, counts, started, against_base }), plan))
+    Ok((Arc::new(CaptureContext { attempt, source, before, pinned, hand_on, choice, counts, started, against_base }), plan))
 }
 
 /// The plan of the rows that are handed on, and who counts them.
 async fn plan(
     attempt: &Attempt,
     source: &ResolvedSource,
-    choice: &FileChoice,
+    (choice, hand_on): (&FileChoice, &HandOn),
     columns: &[String],
 ) -> Result<(Counts, Arc<dyn ExecutionPlan>)> {
     if choice.is_unchanged() {
@@ -79,18 +90,21 @@ async fn plan(
         return Ok((Counts::Whole(OnceLock::from(DiffReport::default())), Arc::new(nothing)));
     }
     source.check_headers(columns, |path| choice.is_read(path)).await?;
-    let (scan, has_ordinals) = choice.scan(source, columns).await?;
+    let (scan, has_ordinals) = match hand_on.scan(source, columns).await? {
+        Some(changes) => (changes, false),
+        None => choice.scan(source, columns).await?,
+    };
     match attempt.definition().incremental {
-        true => diff(attempt, scan, choice, has_ordinals),
+        true => diff(attempt, (scan, has_ordinals), choice, hand_on),
         false => Ok((Counts::Whole(OnceLock::new()), with_empty_hidden(scan)?)),
     }
 }
 
 fn diff(
     attempt: &Attempt,
-    scan: Arc<dyn ExecutionPlan>,
+    (scan, has_ordinals): (Arc<dyn ExecutionPlan>, bool),
     choice: &FileChoice,
-    has_ordinals: bool,
+    hand_on: &HandOn,
 ) -> Result<(Counts, Arc<dyn ExecutionPlan>)> {
     let definition = attempt.definition();
     let spec = DiffSpec {
@@ -108,8 +122,13 @@ fn diff(
         })
     };
     if choice.skipped().is_empty() {
-        let diff = Arc::new(KeyedDiffExec::try_new(index(Scope::All), scan, spec)?);
-        return Ok((Counts::Diff(diff.outcome()), diff));
+        let index = index(Scope::All).map(|index| hand_on.scope(attempt, index, &spec)).transpose()?;
+        let diff = Arc::new(KeyedDiffExec::try_new(index, scan, spec)?);
+        let counts = match hand_on.totals() {
+            Some(totals) => Counts::Changes(diff.outcome(), totals),
+            None => Counts::Diff(diff.outcome()),
+        };
+        return Ok((counts, diff));
     }
     let (skipped, ranges) = (Arc::new(choice.skipped().clone()), Arc::new(KeyRanges::new(&spec.key)));
     let outside = index(Scope::Unread(Arc::clone(&skipped), Arc::clone(&ranges)));
@@ -119,7 +138,7 @@ fn diff(
 }
 
 /// The source; one that is itself an incremental table is pinned at its newest version.
-async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<(String, u64)>)> {
+async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<PinnedSource>)> {
     let mut source = resolve(&attempt.host.state, attempt.name(), &attempt.definition().source).await?;
     for handle in tables_behind(source.provider.as_ref()) {
         if handle.newest().await?.is_none() {
@@ -131,13 +150,13 @@ async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<(Strin
         }
     }
     let Some(table) = source.provider.downcast_ref::<IncrementalTable>() else { return Ok((source, None)) };
-    let handle = table.handle();
+    let handle = Arc::clone(table.handle());
     let Some(snapshot) = handle.newest().await? else { return Ok((source, None)) };
     let version = snapshot.version.unwrap_or_default();
-    let pinned = (snapshot.incarnation.id().to_string(), version);
+    let manifest = handle.incarnation().slot(version).await?.map(|slot| slot.manifest_hash);
     source.schema = Arc::clone(&snapshot.output_schema);
-    source.provider = Arc::new(IncrementalTable::at(Arc::clone(handle), snapshot));
-    Ok((source, Some(pinned)))
+    source.provider = Arc::new(IncrementalTable::at(Arc::clone(&handle), Arc::clone(&snapshot)));
+    Ok((source, Some(PinnedSource { handle, snapshot, version, manifest })))
 }
 
 /// What the base's run saw of this source; nothing when it read another one.
@@ -179,17 +198,19 @@ impl CaptureContext {
     pub fn report(&self) -> Result<&DiffReport> {
         let report = match &self.counts {
             Counts::Diff(outcome) => outcome.report(),
+            Counts::Changes(outcome, totals) => totals.of(outcome),
             Counts::Whole(report) => report.get(),
         };
         let report = report.ok_or_else(|| Error::internal("the diff ended without its counts"))?;
-        if report.created + report.updated + report.unchanged != report.scanned {
+        if report.created + report.updated + report.unchanged != report.scanned + report.skipped {
             return Err(Error::internal(format!(
-                "table {:?}: created {} + updated {} + unchanged {} is not the {} rows scanned",
+                "table {:?}: created {} + updated {} + unchanged {} is not the {} rows scanned + {} skipped",
                 self.attempt.name(),
                 report.created,
                 report.updated,
                 report.unchanged,
-                report.scanned
+                report.scanned,
+                report.skipped
             )));
         }
         Ok(report)
@@ -266,7 +287,7 @@ impl CaptureContext {
             scanned: report.scanned,
             files_read,
             files_skipped,
-            source: self.choice.state(origins, self.table_version.clone()),
+            source: self.choice.state(origins, self.pinned.as_ref()),
             captured_at: attempt.now(),
             ms_capture: attempt.ms_since(self.started),
             peak_memory_bytes: attempt.pool.peak().max(report.peak_memory_bytes),

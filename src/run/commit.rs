@@ -23,6 +23,8 @@ pub(super) struct NewVersion<'a> {
     pub files: Vec<DataFile>,
     pub source: SourceState,
     pub base: Option<&'a Base>,
+    /// Versions below it may have lost files from now on; 0: as in the base.
+    pub floor: u64,
 }
 
 /// A version that is written and not accepted.
@@ -78,6 +80,7 @@ pub(super) async fn stage(attempt: &Attempt, new: NewVersion<'_>, mut summary: R
         source: Some(source),
         rows,
         delta: delta(base_files, &new.files),
+        floor: new.floor.max(new.base.map_or(0, |base| base.manifest.floor)),
         summary,
     };
     let version = incarnation.stage(&manifest, &attempt.run, &attempt.id).await?;

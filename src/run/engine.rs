@@ -135,6 +135,7 @@ async fn cancellable(attempt: &Arc<Attempt>, seal: Option<Box<Seal>>) -> Result<
     let asked = cancel::requested(attempt.runs.clone(), attempt.host.env.clone());
     let mut work = Box::pin(drive(attempt, seal));
     tokio::select! {
+        biased; // so that a simulation's seed decides everything
         result = &mut work => return result,
         () = asked => {}
     }
@@ -203,10 +204,15 @@ async fn drive(attempt: &Arc<Attempt>, seal: Option<Box<Seal>>) -> Result<RunSum
     let mut wait = attempt.options.capture_backoff;
     loop {
         attempt.host.report(attempt.name(), Phase::Capture);
+        let is_whole = attempt.is_hand_on_refused();
         let error = match capture_once(attempt, &handler).await {
             Ok(summary) => return Ok(summary),
             Err(error) => error,
         };
+        if attempt.is_hand_on_refused() && !is_whole {
+            log::warn!("table {:?}: run {:?} reads its source whole: {error}", attempt.name(), attempt.run.as_str());
+            continue;
+        }
         if retries >= attempt.options.capture_retries || !is_transient_capture(&error) {
             return Err(error);
         }
@@ -229,14 +235,15 @@ async fn capture_once(attempt: &Arc<Attempt>, handler: &BoundHandler) -> Result<
         let publication = Publication::new(Arc::clone(attempt), Pinned::OnePass(context));
         return publication.publish(vec![]).await;
     }
+    let noted = |error| context.hand_on.noted(attempt, error);
     if handler.proven() && attempt.definition().incremental {
-        let publication = Publication::new(Arc::clone(attempt), Pinned::OnePass(context));
+        let publication = Publication::new(Arc::clone(attempt), Pinned::OnePass(Arc::clone(&context)));
         let plan = plans::one_pass_plan(attempt, handler, diff, publication.clone()).await?;
-        return published(attempt, plan, &publication).await;
+        return published(attempt, plan, &publication).await.map_err(noted);
     }
-    let sink = Arc::new(InputSeal::new(context));
+    let sink = Arc::new(InputSeal::new(Arc::clone(&context)));
     let plan = plans::capture_plan(attempt, diff, sink.clone())?;
-    execute(attempt, Arc::clone(&plan), ErrorCode::CaptureFailed, "capturing the source failed").await?;
+    execute(attempt, Arc::clone(&plan), ErrorCode::CaptureFailed, "capturing the source failed").await.map_err(noted)?;
     attempt.add_spilled(spilled(&plan));
     let seal = sink.sealed.get().cloned().ok_or_else(|| Error::internal("the capture ended without a seal"))?;
     finish(attempt, handler, seal).await

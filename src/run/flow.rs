@@ -23,11 +23,12 @@ use super::{Host, RefreshRequest, RunResult, refresh};
 /// Refreshes `tables` in dependency order, whatever their order in the list.
 ///
 /// # Errors
-/// `DEFINITION_INVALID` when tables read each other in a circle. Errors of runs are in their rows.
+/// `DEFINITION_INVALID` when tables read each other in a circle; `STORE_FAILED` when the store does not say what a table
+/// reads. Errors of runs are in their rows.
 pub async fn refresh_in_order(host: &Host, tables: &[Arc<TableHandle>], request: &RefreshRequest) -> Result<Vec<RunResult>> {
     let mut reads = BTreeMap::new();
     for table in tables {
-        reads.insert(id(table), dependencies(host, table).await);
+        reads.insert(id(table), dependencies(host, table).await?);
     }
     let mut unusable: BTreeSet<String> = BTreeSet::new();
     let mut results = vec![];
@@ -46,12 +47,24 @@ pub async fn refresh_in_order(host: &Host, tables: &[Arc<TableHandle>], request:
 }
 
 /// The incarnations of the incremental tables that `table` reads, directly or through views. A source that cannot be
-/// resolved has none: the run itself will say what is wrong.
-pub async fn dependencies(host: &Host, table: &TableHandle) -> BTreeSet<String> {
-    let Ok(definitions) = table.incarnation().definitions().await else { return BTreeSet::new() };
-    let Some(revision) = definitions.active() else { return BTreeSet::new() };
-    let Ok(source) = resolve(&host.state, table.name(), &revision.definition.source).await else { return BTreeSet::new() };
-    tables_behind(source.provider.as_ref()).iter().map(|table| id(table)).collect()
+/// resolved, and a definition that is damaged, have none: the run itself will say what is wrong.
+///
+/// # Errors
+/// `STORE_FAILED`: a store that does not answer does not say that nothing is read.
+pub async fn dependencies(host: &Host, table: &TableHandle) -> Result<BTreeSet<String>> {
+    let definitions = match table.incarnation().definitions().await {
+        Err(error) => return none_unless_unavailable(error),
+        Ok(definitions) => definitions,
+    };
+    let Some(revision) = definitions.active() else { return Ok(BTreeSet::new()) };
+    match resolve(&host.state, table.name(), &revision.definition.source).await {
+        Err(error) => none_unless_unavailable(error),
+        Ok(source) => Ok(tables_behind(source.provider.as_ref()).iter().map(|table| id(table)).collect()),
+    }
+}
+
+fn none_unless_unavailable(error: Error) -> Result<BTreeSet<String>> {
+    if error.code() == ErrorCode::StoreFailed { Err(error) } else { Ok(BTreeSet::new()) }
 }
 
 /// The incremental tables that reading `provider` reads: itself, or those behind views.

@@ -19,6 +19,7 @@ mod engine;
 mod explain;
 mod flow;
 mod guard;
+mod hand_on;
 mod history;
 mod host;
 mod open;

@@ -164,7 +164,7 @@ async fn stage_sealed(
 ) -> Result<Staged> {
     let all = complete_files(attempt, seal, files).await?;
     let kind = if keeps_base(seal) { VersionKind::Run } else { VersionKind::Rebuild };
-    let new = NewVersion { kind, revision: &attempt.revision, files: all, source: seal.source.clone(), base: attempt.base.as_ref() };
+    let new = NewVersion { kind, revision: &attempt.revision, files: all, source: seal.source.clone(), base: attempt.base.as_ref(), floor: 0 };
     summary.state = RunState::Published;
     stage(attempt, new, summary, started).await
 }

@@ -30,6 +30,10 @@ pub async fn rollback(host: &Host, table: &Arc<TableHandle>, version: u64) -> Re
 async fn leased(mut attempt: Attempt, version: u64) -> Result<RunSummary> {
     let started = attempt.elapsed();
     attempt.base = super::attempt::newest_base(&attempt.incarnation).await?;
+    // Below the floor a vacuum may be deleting this very moment.
+    if let Some(base) = attempt.base.as_ref().filter(|base| version < base.manifest.floor) {
+        return Err(vacuumed(&attempt.table, version, base.manifest.floor));
+    }
     let slot = attempt.incarnation.slot(version).await?.ok_or_else(|| not_found(&attempt.table, version))?;
     let manifest = attempt.incarnation.manifest(&slot).await?;
     let files = attempt.incarnation.files(&manifest).await?;
@@ -49,8 +53,20 @@ async fn leased(mut attempt: Attempt, version: u64) -> Result<RunSummary> {
         files: files.as_ref().clone(),
         source,
         base: attempt.base.as_ref(),
+        floor: 0,
     };
     commit_version(&attempt, new, summary, started).await
+}
+
+fn vacuumed(table: &TableHandle, version: u64, floor: u64) -> Error {
+    Error::new(
+        ErrorCode::HistoryMissing,
+        format!(
+            "table {:?}: version {version} was vacuumed; versions from {floor} on are kept. Remedy: roll back to one of those, \
+             and set a larger older_than",
+            table.name()
+        ),
+    )
 }
 
 pub(super) fn not_found(table: &TableHandle, version: u64) -> Error {

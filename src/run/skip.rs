@@ -22,6 +22,7 @@ use crate::plan::source::{FileOrdinals, ResolvedSource, SourceFileSeen, SourceId
 use crate::store::{SourceFile, SourceState};
 
 use super::attempt::Attempt;
+use super::hand_on::PinnedSource;
 
 /// A file must have been left alone for so long when the accepted run listed it, in microseconds: file systems keep
 /// times as coarse as two seconds.
@@ -177,7 +178,7 @@ impl FileChoice {
     }
 
     /// What the seal pins of the source, once the diff has seen the files that were read. Without a diff no file is exact.
-    pub fn state(&self, origins: Option<&Origins>, table_version: Option<(String, u64)>) -> SourceState {
+    pub fn state(&self, origins: Option<&Origins>, pinned: Option<&PinnedSource>) -> SourceState {
         if let Some(unchanged) = &self.unchanged {
             return unchanged.clone();
         }
@@ -187,7 +188,9 @@ impl FileChoice {
         };
         let files = self.files.iter().map(|file| SourceFile { exact: is_exact(file), ..file.clone() }).collect();
         let (next_ordinal, listed_at, scan_digest) = (self.next_ordinal, self.listed_at, self.scan_digest.clone());
-        SourceState { files, table_version, next_ordinal, listed_at, scan_digest }
+        let table_version = pinned.map(|pinned| (pinned.snapshot.incarnation.id().to_string(), pinned.version));
+        let table_manifest = pinned.and_then(|pinned| pinned.manifest.clone());
+        SourceState { files, table_version, table_manifest, next_ordinal, listed_at, scan_digest }
     }
 }
 

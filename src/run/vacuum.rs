@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::spec::{RunId, RunMode, RunState};
-use crate::store::{VacuumReport, VersionKind, retention};
+use crate::store::{VacuumReport, VersionKind, leftovers, retention};
 use crate::table::TableHandle;
 
 use super::attempt::{Attempt, newest_base};
@@ -36,7 +36,9 @@ pub async fn vacuum(host: &Host, table: &Arc<TableHandle>, request: VacuumReques
     let attempt = Attempt::open(host, table, &RefreshRequest::default(), run).await?;
     let older_than = request.older_than.unwrap_or(attempt.options.older_than);
     if request.dry_run {
-        let objects = retention::preview(&attempt.incarnation, older_than).await?;
+        let unfinished = unfinished_runs(&attempt).await?;
+        let mut objects = retention::plan(&attempt.incarnation, older_than, unfinished).await?.objects;
+        objects.extend(leftovers::find(&attempt.incarnation).await?);
         return Ok(VacuumReport { objects, deleted: false });
     }
     let lease = attempt.incarnation.take_lease(&attempt.run, &attempt.id).await?;
@@ -50,11 +52,19 @@ pub async fn vacuum(host: &Host, table: &Arc<TableHandle>, request: VacuumReques
 
 async fn leased(mut attempt: Attempt, older_than: Duration) -> Result<VacuumReport> {
     attempt.base = newest_base(&attempt.incarnation).await?;
-    if unfinished_runs(&attempt).await? {
-        fence(&attempt).await?;
-    }
-    let objects = retention::garbage(&attempt.incarnation, older_than).await?;
-    retention::delete(&attempt.incarnation, &objects).await?;
+    let incarnation = &attempt.incarnation;
+    let plan = retention::plan(incarnation, older_than, unfinished_runs(&attempt).await?).await?;
+    let mut objects = match plan.fence {
+        Some(floor) => {
+            fence(&attempt, floor).await?;
+            retention::below_floor(incarnation, older_than).await?
+        }
+        None => plan.objects,
+    };
+    retention::delete(incarnation, &objects).await?;
+    let beside = leftovers::find(incarnation).await?;
+    leftovers::delete(incarnation, &beside).await?;
+    objects.extend(beside);
     Ok(VacuumReport { objects, deleted: true })
 }
 
@@ -66,12 +76,13 @@ async fn unfinished_runs(attempt: &Attempt) -> Result<bool> {
     Ok(published.any(|run| matches!(run.state, RunState::Running | RunState::Abandoned | RunState::Unknown | RunState::Held)))
 }
 
-async fn fence(attempt: &Attempt) -> Result<()> {
+/// Publishes a version that changes no row: no run can publish on the base any more, and no rollback below `floor`.
+async fn fence(attempt: &Attempt, floor: u64) -> Result<()> {
     let Some(base) = &attempt.base else { return Ok(()) };
     let Some(revision) = attempt.definitions.revision(base.manifest.revision) else { return Ok(()) };
     let source = attempt.incarnation.source_state(&base.manifest).await?;
     let mut summary = attempt.summary(RunState::Published);
     summary.handler_rows = Some(0);
-    let new = NewVersion { kind: VersionKind::Fence, revision, files: base.files.as_ref().clone(), source, base: Some(base) };
+    let new = NewVersion { kind: VersionKind::Fence, revision, files: base.files.as_ref().clone(), source, base: Some(base), floor };
     commit_version(attempt, new, summary, attempt.elapsed()).await.map(drop)
 }

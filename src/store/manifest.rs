@@ -145,6 +145,9 @@ pub struct SourceState {
     /// The version of a source that is itself an incremental table: (incarnation, version).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table_version: Option<(String, VersionNumber)>,
+    /// BLAKE3 of that version's manifest: a copy or a restored backup may have another version under the same number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table_manifest: Option<String>,
     /// The next ordinal that was never used.
     pub next_ordinal: u32,
     /// When the run began to look at the source, microseconds since 1970: before it listed or read anything.
@@ -195,6 +198,10 @@ pub struct Manifest {
     pub rows: u64,
     /// What changed relative to the base.
     pub delta: VersionDelta,
+    /// Files that only versions below this one name may be gone: vacuum raises it before it deletes, and every version has
+    /// at least its base's.
+    #[serde(default)]
+    pub floor: VersionNumber,
     /// The summary of the run that made it.
     pub summary: RunSummary,
 }

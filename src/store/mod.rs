@@ -20,6 +20,7 @@ mod envelope;
 pub mod files;
 mod incarnation;
 mod lease;
+pub mod leftovers;
 mod log;
 mod manifest;
 mod objects;

@@ -9,10 +9,14 @@
 //!   else ───────────────────────────────────────────────────────────────────────► garbage
 //! ```
 //!
-//! A run reads its base before it writes, so a file older than the newest slot belongs to a run that can only lose.
-//! Ages are by the store's timestamps. Memory: one name per object. Never deletes a kind that is not named here.
+//! A run reads its base before it writes, so a file older than the newest slot belongs to a run that can only lose. Files of
+//! old versions could be named again by a rollback, however late it wakes up, or deleted by a vacuum that does; so they go
+//! only below the *floor* of the newest version, which a [`plan`] raises by publishing a fence first, and which every later
+//! version inherits. Ages are by the store's timestamps. Memory: one name per object. Never deletes a kind that is not
+//! named here.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::TryStreamExt;
@@ -27,16 +31,28 @@ use crate::spec::{RunId, RunMode};
 /// A draft without an end is taken for dead no sooner.
 const DRAFT_PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
 /// A mark for the store's clock is used within moments.
-const MARK_PATIENCE: Duration = Duration::from_secs(300);
+pub(super) const MARK_PATIENCE: Duration = Duration::from_secs(300);
+/// So many small objects of old versions are worth a fence.
+const FENCE_WORTH: usize = 16;
 const DELETE_CHUNK: usize = 1000;
 
 /// What a vacuum found, or did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VacuumReport {
-    /// The objects, relative to the incarnation's folder, and their sizes.
+    /// The objects, relative to the incarnation's folder, and their sizes; at the end what was left beside that folder, by
+    /// probes and earlier incarnations, relative to the table's.
     pub objects: Vec<(String, u64)>,
     /// Whether they are deleted; `false` for a dry run.
     pub deleted: bool,
+}
+
+/// What a vacuum has to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VacuumPlan {
+    /// The floor of the version that must be published before anything is deleted, if one must.
+    pub fence: Option<u64>,
+    /// What may be deleted then, with sizes, in path order.
+    pub objects: Vec<(String, u64)>,
 }
 
 /// Every object that must stay: see the module's picture.
@@ -44,27 +60,62 @@ pub struct VacuumReport {
 /// # Errors
 /// `STORE_FAILED`, and `HISTORY_MISSING` or `CORRUPT` when the newest version is incomplete.
 pub async fn reachable(inc: &Incarnation, older_than: Duration) -> Result<HashSet<String>> {
-    let survey = Survey::new(inc, older_than, false).await?;
-    let garbage: HashSet<&str> = survey.garbage.iter().map(|(path, _)| path.as_str()).collect();
+    let mut survey = Survey::new(inc, older_than).await?;
+    let floor = survey.horizon().await?;
+    let found = survey.garbage(floor, false).await?;
+    let garbage: HashSet<&str> = found.iter().map(|(path, _)| path.as_str()).collect();
     let listed = survey.objects.iter().map(|object| &object.relative).filter(|path| !garbage.contains(path.as_str()));
     Ok(listed.chain(&survey.referenced).cloned().collect())
 }
 
-/// Every object that nothing needs, with its size, in path order. Call it after a version was published that no
-/// unfinished run can have as its base's successor.
+/// Every object that nothing needs when versions are retained by their age, with its size, in path order.
 ///
 /// # Errors
 /// Those of [`reachable`].
 pub async fn garbage(inc: &Incarnation, older_than: Duration) -> Result<Vec<(String, u64)>> {
-    Ok(Survey::new(inc, older_than, false).await?.garbage)
+    let mut survey = Survey::new(inc, older_than).await?;
+    let floor = survey.horizon().await?;
+    survey.garbage(floor, false).await
 }
 
-/// What [`garbage`] would be if a version were published now: a dry run's answer.
+/// What [`garbage`] would be if a version were published now.
 ///
 /// # Errors
 /// Those of [`reachable`].
 pub async fn preview(inc: &Incarnation, older_than: Duration) -> Result<Vec<(String, u64)>> {
-    Ok(Survey::new(inc, older_than, true).await?.garbage)
+    let mut survey = Survey::new(inc, older_than).await?;
+    let floor = survey.horizon().await?;
+    survey.garbage(floor, true).await
+}
+
+/// What is to be done: `unfinished` says that a run may yet publish on the newest version as its base.
+///
+/// # Errors
+/// Those of [`reachable`].
+pub async fn plan(inc: &Incarnation, older_than: Duration, unfinished: bool) -> Result<VacuumPlan> {
+    let mut survey = Survey::new(inc, older_than).await?;
+    let (standing, mut floor) = (survey.standing_floor(), survey.horizon().await?);
+    if older_than.is_zero() && survey.newest.is_some() {
+        floor += 1; // the newest version itself, once the fence follows it
+    }
+    let is_file = |(path, _): &(String, u64)| matches!(Kind::of(path), Kind::RunFile(_));
+    // A fence makes small objects of its own: it is published for files of rows, or for more than a few others.
+    let worth = |garbage: &[(String, u64)]| garbage.len() >= FENCE_WORTH || garbage.iter().any(is_file);
+    let raises = floor > standing && worth(&survey.garbage(floor, false).await?);
+    if survey.newest.is_some() && (unfinished || raises) {
+        let floor = floor.max(standing);
+        return Ok(VacuumPlan { fence: Some(floor), objects: survey.garbage(floor, true).await? });
+    }
+    Ok(VacuumPlan { fence: None, objects: survey.garbage(standing, false).await? })
+}
+
+/// Every object that nothing needs below the floor of the newest version, which is the fence that [`plan`] asked for.
+///
+/// # Errors
+/// Those of [`reachable`].
+pub async fn below_floor(inc: &Incarnation, older_than: Duration) -> Result<Vec<(String, u64)>> {
+    let mut survey = Survey::new(inc, older_than).await?;
+    survey.garbage(survey.standing_floor(), false).await
 }
 
 /// Deletes what [`garbage`] returned; returns the bytes. May be repeated.
@@ -105,47 +156,80 @@ struct Survey<'a> {
     /// Whether a version is taken to be published now.
     fenced: bool,
     now: i64,
-    newest: Option<(Slot, i64)>,
+    /// The newest version with the store's timestamp of its slot.
+    newest: Option<Newest>,
     referenced: HashSet<String>,
     objects: Vec<Listed>,
-    garbage: Vec<(String, u64)>,
+}
+
+#[derive(Clone)]
+struct Newest {
+    slot: Slot,
+    manifest: Arc<Manifest>,
+    at: i64,
 }
 
 impl<'a> Survey<'a> {
-    async fn new(inc: &'a Incarnation, older_than: Duration, fenced: bool) -> Result<Self> {
+    async fn new(inc: &'a Incarnation, older_than: Duration) -> Result<Self> {
         let now = inc.store_now().await?;
-        let newest = match inc.newest_version().await? {
+        let dated = match inc.newest_version().await? {
             Some(slot) => inc.dated_slot(slot.version).await?,
             None => None,
         };
-        let (referenced, objects, garbage) = (HashSet::new(), Vec::new(), Vec::new());
-        let mut survey = Self { inc, older_than: micros(older_than), fenced, now, newest, referenced, objects, garbage };
-        survey.mark_versions().await?;
+        let newest = match dated {
+            Some((slot, at)) => Some(Newest { manifest: inc.manifest(&slot).await?, slot, at }),
+            None => None,
+        };
+        let (referenced, objects) = (HashSet::new(), Vec::new());
+        let mut survey = Self { inc, older_than: micros(older_than), fenced: false, now, newest, referenced, objects };
         survey.list().await?;
-        survey.judge().await?;
         Ok(survey)
     }
 
-    /// Marks what the retained versions name: the newest, and each whose successor is young.
-    async fn mark_versions(&mut self) -> Result<()> {
-        let Some((newest, mut successor_at)) = self.newest.clone() else { return Ok(()) };
-        let manifest = self.inc.manifest(&newest).await?;
-        self.mark(&newest, &manifest).await?;
-        for version in (1..newest.version).rev() {
-            if self.now.saturating_sub(successor_at) >= self.older_than {
-                break;
+    fn standing_floor(&self) -> u64 {
+        self.newest.as_ref().map_or(1, |newest| newest.manifest.floor.max(1))
+    }
+
+    /// The oldest version that is retained by age: the newest, or one whose successor is young.
+    async fn horizon(&self) -> Result<u64> {
+        let Some(newest) = &self.newest else { return Ok(1) };
+        let (mut oldest, mut successor_at) = (newest.slot.version, newest.at);
+        while oldest > 1 && self.now.saturating_sub(successor_at) < self.older_than {
+            let Some((_, at)) = self.inc.dated_slot(oldest - 1).await? else { break };
+            (oldest, successor_at) = (oldest - 1, at);
+        }
+        Ok(oldest)
+    }
+
+    /// What nothing needs when the versions from `floor` on are retained; `fenced`: once another version is published.
+    async fn garbage(&mut self, floor: u64, fenced: bool) -> Result<Vec<(String, u64)>> {
+        self.fenced = fenced;
+        self.referenced.clear();
+        self.mark_versions(floor).await?;
+        self.judge().await
+    }
+
+    /// Marks what the retained versions name. The newest version's files are in every version that can follow now.
+    async fn mark_versions(&mut self, floor: u64) -> Result<()> {
+        let Some(newest) = self.newest.clone() else { return Ok(()) };
+        self.mark(&newest.slot, &newest.manifest).await?;
+        if floor > newest.slot.version {
+            self.referenced.remove(&newest.slot.manifest);
+            if let Some(source) = &newest.manifest.source {
+                self.referenced.remove(&source.path);
             }
-            let Some((slot, at)) = self.inc.dated_slot(version).await? else { break };
+        }
+        for version in (floor..newest.slot.version).rev() {
+            let Some(slot) = self.inc.slot(version).await? else { break };
             let marked = match self.inc.manifest(&slot).await {
                 Ok(manifest) => self.mark(&slot, &manifest).await,
                 Err(e) => Err(e),
             };
             match marked {
-                // An earlier vacuum with a shorter retention took it.
+                // Lost; what is left of it is no use.
                 Err(e) if e.code() == ErrorCode::HistoryMissing => {}
                 other => other?,
             }
-            successor_at = at;
         }
         Ok(())
     }
@@ -174,7 +258,7 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    async fn judge(&mut self) -> Result<()> {
+    async fn judge(&mut self) -> Result<Vec<(String, u64)>> {
         let runs = self.judge_runs().await?;
         let young = |object: &Listed, patience: i64| self.now.saturating_sub(object.modified) < patience;
         let is_garbage = |object: &&Listed| match Kind::of(&object.relative) {
@@ -188,15 +272,14 @@ impl<'a> Survey<'a> {
                 Some(Verdict::Delete) => true,
             },
         };
-        self.garbage = self.objects.iter().filter(is_garbage).map(|object| (object.relative.clone(), object.bytes)).collect();
-        Ok(())
+        Ok(self.objects.iter().filter(is_garbage).map(|object| (object.relative.clone(), object.bytes)).collect())
     }
 
     /// Whether a run that wrote something then can only lose its slot.
     fn is_outrun(&self, written: i64) -> bool {
         match &self.newest {
             _ if self.fenced => written < self.now,
-            Some((_, at)) => written < *at,
+            Some(newest) => written < newest.at,
             None => false,
         }
     }
@@ -235,8 +318,10 @@ impl<'a> Survey<'a> {
             Err(e) if e.code() == ErrorCode::Corrupt => return Ok(Verdict::Keep),
             request => request?,
         };
-        if request.is_some_and(|request| request.mode == RunMode::Published) {
-            let newest = self.newest.as_ref().map(|(slot, _)| slot.version);
+        // Compactions have no request, drafts always have one.
+        let is_draft = fact.drafted.is_some() || request.is_some_and(|request| request.mode == RunMode::Draft);
+        if !is_draft {
+            let newest = self.newest.as_ref().map(|newest| newest.slot.version);
             let sealed = store.seal().await?;
             let may_publish = !self.fenced && sealed.is_some_and(|seal| seal.base == newest);
             return Ok(if may_publish { Verdict::Keep } else { Verdict::Outrun });

@@ -273,15 +273,24 @@ impl TableStore {
             TableState::Absent => Err(self.not_found()),
         })
         .await?;
-        // Only incarnations that the log calls purged: they never come back, and a table created meanwhile is another.
         let mut freed = 0;
+        for folder in self.purged_folders().await? {
+            freed += self.delete_folder(&folder).await?;
+        }
+        Ok(freed)
+    }
+
+    /// The folders of the incarnations that the log calls purged: they never come back, and a table created meanwhile is
+    /// another.
+    pub(super) async fn purged_folders(&self) -> Result<Vec<Path>> {
+        let mut folders = vec![];
         for number in 1..=self.0.log.newest().await? {
             let (record, _) = self.0.log.entry::<TableRecord>(number).await?;
             if record.action == Action::Purged {
-                freed += self.delete_folder(&self.folder(&record.table.incarnation)?).await?;
+                folders.push(self.folder(&record.table.incarnation)?);
             }
         }
-        Ok(freed)
+        Ok(folders)
     }
 
     async fn delete_folder(&self, folder: &Path) -> Result<u64> {

@@ -74,6 +74,7 @@ fn manifest(inc: &Incarnation, version: u64, parts: Vec<ObjectRef>) -> Manifest 
         source: None,
         rows: 0,
         delta: VersionDelta::default(),
+        floor: 0,
         summary: summary("r", RunMode::Published, RunState::Published),
     }
 }

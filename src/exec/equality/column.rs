@@ -33,12 +33,12 @@ pub(crate) struct RepeatedMapKey(pub(crate) String);
 /// A column bound to one array.
 #[derive(Debug)]
 pub(crate) struct Column {
-    nulls: Option<NullBuffer>,
-    values: Values,
+    pub(super) nulls: Option<NullBuffer>,
+    pub(super) values: Values,
 }
 
 #[derive(Debug)]
-enum Values {
+pub(super) enum Values {
     Bool(BooleanBuffer),
     W1(ScalarBuffer<u8>),
     W2(ScalarBuffer<u16>),
@@ -163,6 +163,18 @@ impl Column {
         }
     }
 
+    /// The most that the payloads of all rows can be, where that is known without looking at each.
+    pub(super) fn most_payload(&self) -> Option<u64> {
+        let between = |first: Option<u64>, last: Option<u64>| Some(last?.saturating_sub(first?));
+        match &self.values {
+            Values::Bytes(a) => between(a.value_offsets().first().map(|o| *o as u64), a.value_offsets().last().map(|o| *o as u64)),
+            Values::LargeBytes(a) => between(a.value_offsets().first().map(|o| *o as u64), a.value_offsets().last().map(|o| *o as u64)),
+            // The lower 32 bits of a view are its length.
+            Values::Views(a) => Some(a.views().iter().map(|view| u64::from(*view as u32)).sum()),
+            _ => None,
+        }
+    }
+
     /// Appends the canonical encoding of row `row`.
     #[inline]
     pub(crate) fn append<S: Sink>(&self, row: usize, out: &mut S) -> Result<(), RepeatedMapKey> {
@@ -259,7 +271,7 @@ fn delimited(out: &mut impl Sink, bytes: &[u8]) {
     out.put(bytes);
 }
 
-fn canonical_f16(bits: u16) -> u16 {
+pub(super) fn canonical_f16(bits: u16) -> u16 {
     match bits {
         0x8000 => 0,
         _ if bits & 0x7c00 == 0x7c00 && bits & 0x03ff != 0 => 0x7e00,
@@ -267,11 +279,11 @@ fn canonical_f16(bits: u16) -> u16 {
     }
 }
 
-fn canonical_f32(value: f32) -> u32 {
+pub(super) fn canonical_f32(value: f32) -> u32 {
     if value.is_nan() { f32::NAN.to_bits() & 0x7fff_ffff } else { (value + 0.0).to_bits() }
 }
 
-fn canonical_f64(value: f64) -> u64 {
+pub(super) fn canonical_f64(value: f64) -> u64 {
     if value.is_nan() { f64::NAN.to_bits() & (u64::MAX >> 1) } else { (value + 0.0).to_bits() }
 }
 

@@ -59,7 +59,7 @@ impl Sink for RowBuffer {
 
 /// Copies between slices of one length.
 #[inline(always)]
-fn copy(from: &[u8], to: &mut [u8]) {
+pub(super) fn copy(from: &[u8], to: &mut [u8]) {
     match from.len() {
         0 => {}
         1..=3 => to.iter_mut().zip(from).for_each(|(to, from)| *to = *from),

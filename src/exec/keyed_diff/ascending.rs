@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
-use crate::exec::equality::{KeyBatch, KeyStore};
+use crate::exec::equality::KeyStore;
 
 /// Runs that are always allowed, and how many keys earn one more: keys in no order soon earn none.
 const FREE_RUNS: usize = 16;
@@ -159,17 +159,6 @@ fn merge<F: Fn(Place, Place) -> Ordering>(runs: Vec<(usize, Range<usize>)>, comp
     }
 }
 
-/// Pushes the keys of a batch that `is_new` picks, as long as they are taken; for tests and for whoever has whole batches.
-#[cfg(test)]
-pub(crate) fn of_batch<K: KeyStore>(batch: &KeyBatch, rows: usize) -> (Ascending<K>, Vec<usize>) {
-    let (mut ascending, mut refused) = (Ascending::new(), Vec::new());
-    for row in 0..rows {
-        let key = K::key(batch, row);
-        if ascending.takes(key) { ascending.push(key) } else { refused.push(row) }
-    }
-    (ascending, refused)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -179,7 +168,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::exec::equality::{KeyReader, SmallKeys};
+    use crate::exec::equality::{KeyBatch, KeyReader, SmallKeys};
+
+    /// The keys that are taken, and the rows of those that are not.
+    fn of_batch<K: KeyStore>(batch: &KeyBatch, rows: usize) -> (Ascending<K>, Vec<usize>) {
+        let (mut ascending, mut refused) = (Ascending::new(), Vec::new());
+        for row in 0..rows {
+            let key = K::key(batch, row);
+            if ascending.takes(key) { ascending.push(key) } else { refused.push(row) }
+        }
+        (ascending, refused)
+    }
 
     fn lists(parts: &[Vec<i64>]) -> Vec<(Ascending<SmallKeys>, Vec<usize>)> {
         let reader = KeyReader::try_new(&[Field::new("id", DataType::Int64, false)]).unwrap();

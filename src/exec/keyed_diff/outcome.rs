@@ -18,8 +18,10 @@ pub struct DiffReport {
     pub deleted: u64,
     /// Source rows that the baseline has.
     pub unchanged: u64,
-    /// Source rows.
+    /// Source rows that were read.
     pub scanned: u64,
+    /// Source rows that were not read, because they are known to be unchanged.
+    pub skipped: u64,
     /// Replaced and deleted rows, by the position of their data file in the base's file list.
     pub dead: BTreeMap<u32, RoaringTreemap>,
     /// What was seen of the source files that the rows come from.

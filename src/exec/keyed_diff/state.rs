@@ -150,7 +150,9 @@ impl RunningDiff {
         metrics::deleted(set).add(usize::try_from(deleted).unwrap_or(usize::MAX));
         let Counts { created, updated, unchanged, scanned } = total;
         let (peak_memory_bytes, spilled_bytes) = (shared.memory.peak(), shared.spiller.spilled_bytes());
-        self.outcome.set(DiffReport { created, updated, deleted, unchanged, scanned, dead, origins, peak_memory_bytes, spilled_bytes });
+        let report =
+            DiffReport { created, updated, deleted, unchanged, scanned, skipped: 0, dead, origins, peak_memory_bytes, spilled_bytes };
+        self.outcome.set(report);
         Ok(())
     }
 }

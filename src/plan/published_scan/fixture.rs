@@ -135,6 +135,7 @@ impl Fixture {
             source: None,
             rows: files.iter().map(DataFile::live_rows).sum(),
             delta: VersionDelta::default(),
+            floor: 0,
             summary: RunSummary::new(run.as_str(), RunMode::Published, RunState::Published),
         };
         match self.incarnation.commit(&manifest, &run, "a").await.unwrap() {

@@ -16,6 +16,7 @@
 //! Memory: the list of the source's files, nothing of their rows. This module never writes, never registers anything
 //! in the user's session, and reads rows only when the plan is executed.
 
+mod batches;
 mod describe;
 mod factory;
 mod header;

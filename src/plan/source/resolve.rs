@@ -12,6 +12,7 @@ use datafusion::execution::context::SessionState;
 use datafusion::logical_expr::{Expr, LogicalPlanBuilder};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
+use super::batches::bounded;
 use super::describe::not_found;
 use super::overlay::{Overlay, TableName, display, find};
 use super::refresh::Refresher;
@@ -146,7 +147,7 @@ impl ResolvedSource {
             Ok(plan) if is_unbounded(&plan) => Err(self.unbounded()),
             // An aggregate or a sort over a stream is refused before there is a plan to look at.
             Err(e) if e.find_root().strip_backtrace().contains("pipeline breaking") => Err(self.unbounded()),
-            planned => Ok(share_row_groups(&self.state, planned.map_err(failed)?).await),
+            planned => Ok(bounded(&self.state, share_row_groups(&self.state, planned.map_err(failed)?).await)),
         }
     }
 

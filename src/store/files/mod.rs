@@ -27,6 +27,9 @@ pub use pair::{PairSpec, PairWriter, index_schema};
 pub use properties::WriterConfig;
 pub use read::{Choose, open_groups, open_rows, verify_object};
 
+/// About how many bytes a batch may have: fewer rows are read at once where rows are large.
+pub const BATCH_BYTES: usize = 32 << 20;
+
 /// The fingerprint's upper 64 bits, a hidden column.
 pub const FP_HI: &str = "__incremental_fp_hi";
 /// The fingerprint's lower 64 bits, a hidden column.

@@ -16,7 +16,7 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use parquet::schema::types::ColumnDescriptor;
 
-use super::{FP_HI, FP_LO, SRC};
+use super::{FP_HI, FP_LO, SRC, VERSION};
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::OperationalOptions;
 
@@ -80,6 +80,12 @@ impl WriterConfig {
                     .set_column_dictionary_enabled(leaf.path().clone(), false)
                     .set_column_encoding(leaf.path().clone(), Encoding::DELTA_BINARY_PACKED)
                     .set_column_compression(leaf.path().clone(), Compression::UNCOMPRESSED);
+            }
+            if leaf.path().parts().first().is_some_and(|name| name == SRC || name == VERSION) {
+                // The same number for thousands of rows: differences of nothing, without a dictionary to look them up in.
+                builder = builder
+                    .set_column_dictionary_enabled(leaf.path().clone(), false)
+                    .set_column_encoding(leaf.path().clone(), Encoding::DELTA_BINARY_PACKED);
             }
             if leaf.path().parts().first().is_some_and(|name| name == FP_HI || name == FP_LO) {
                 // Random bits: a dictionary and a codec cost time and save nothing.

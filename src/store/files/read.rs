@@ -4,7 +4,7 @@
 //! ObjectRef ─ verify_object: size and BLAKE3, in blocks ─► open_rows ─► batches in the wanted schema
 //! ```
 //!
-//! Memory: one block while verifying, one row group's wanted columns while reading. Never returns rows of a file whose
+//! Memory: one block while verifying, one row group's wanted columns and a batch of limited bytes while reading. Never returns rows of a file whose
 //! rows do not fit the schema.
 
 use std::ops::Range;
@@ -25,6 +25,7 @@ use parquet::arrow::{ParquetRecordBatchStreamBuilder, ProjectionMask};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 
+use super::BATCH_BYTES;
 use crate::error::{Error, Result};
 use crate::store::{Incarnation, ObjectRef};
 
@@ -101,7 +102,8 @@ pub async fn open_groups(
     let roots =
         roots(builder.schema(), schema).map_err(|name| incarnation.objects().corrupt(&path, format!("it has no column {name:?}")))?;
     let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
-    let builder = builder.with_projection(mask).with_batch_size(batch_rows.max(1));
+    let batch_rows = batch_rows.min(rows_in_a_batch(builder.metadata(), &mask)).max(1);
+    let builder = builder.with_projection(mask).with_batch_size(batch_rows);
     let stream = match groups {
         Some(groups) => builder.with_row_groups(groups),
         None => builder,
@@ -113,6 +115,16 @@ pub async fn open_groups(
         fit_schema(&batch, &schema).map_err(|e| incarnation.objects().corrupt(&path, e))
     };
     Ok(stream.map(fit).boxed())
+}
+
+/// How many rows of the wanted columns make a batch of [`BATCH_BYTES`].
+fn rows_in_a_batch(metadata: &ParquetMetaData, mask: &ProjectionMask) -> usize {
+    let row_bytes = metadata.row_groups().iter().map(|group| {
+        let wanted = group.columns().iter().enumerate().filter(|(leaf, _)| mask.leaf_included(*leaf));
+        let bytes: i64 = wanted.map(|(_, column)| column.uncompressed_size()).sum();
+        usize::try_from(bytes / group.num_rows().max(1)).unwrap_or(0)
+    });
+    BATCH_BYTES.checked_div(row_bytes.max().unwrap_or(0)).unwrap_or(usize::MAX)
 }
 
 fn roots(found: &Schema, wanted: &Schema) -> std::result::Result<Vec<usize>, String> {

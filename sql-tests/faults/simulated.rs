@@ -1,0 +1,515 @@
+//! What a simulation does: the processes, their gates and faults, the steps, and the comparison with the model.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arrow::array::AsArray;
+use arrow::datatypes::UInt64Type;
+use async_trait::async_trait;
+use datafusion_incremental::env::{Clock, SeededIds};
+use datafusion_incremental::{Error, ErrorCode};
+use futures::future::join_all;
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+
+use super::clock::{EPOCH, TestClock, pass};
+use super::crash::{is_record, named_objects};
+use super::model::{Found, Model, Totals};
+use super::store::{Backing, Fault, FaultStore, Gate, Op};
+use super::world::{Process, ROOT, Rows, World, oracle};
+
+const WRITERS: usize = 3;
+
+/// Delays operations as its seed has it, and keeps what came when.
+#[derive(Debug)]
+struct SimGate {
+    who: usize,
+    rng: Mutex<SmallRng>,
+    calm: AtomicBool,
+    clock: Arc<TestClock>,
+    trace: Arc<Mutex<Trace>>,
+}
+
+#[derive(Debug, Default)]
+struct Trace {
+    hasher: DefaultHasher,
+    ops: u64,
+    verbose: bool,
+}
+
+#[async_trait]
+impl Gate for SimGate {
+    async fn pass(&self, op: &Op) {
+        let ms = {
+            let mut rng = self.rng.lock().unwrap();
+            match rng.random_range(0..1000) {
+                _ if self.calm.load(Ordering::SeqCst) => 0,
+                0..2 => rng.random_range(35_000..90_000),
+                2..10 => rng.random_range(1_000..6_000),
+                _ => rng.random_range(0..12),
+            }
+        };
+        if ms > 0 {
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+        }
+        let mut trace = self.trace.lock().unwrap();
+        let at = self.clock.now_micros();
+        (at, self.who, &op.path, op.bytes, format!("{:?}", op.kind)).hash(&mut trace.hasher);
+        trace.ops += 1;
+        if trace.verbose {
+            println!("    {:>12.3} {} {op}", (at - EPOCH) as f64 / 1e6, self.who);
+        }
+    }
+}
+
+struct Actor {
+    process: Process,
+    gate: Arc<SimGate>,
+    clock: Arc<TestClock>,
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Refresh { run: String, full: bool },
+    Draft { run: String },
+    Cancel { run: String },
+    Rollback { to: u64 },
+    Compact,
+    Vacuum { seconds: u64 },
+}
+
+impl Act {
+    fn sql(&self) -> String {
+        match self {
+            Self::Refresh { run, full } => {
+                let mode = if *full { "full" } else { "published" };
+                format!("SELECT version FROM incremental_refresh('t', '{mode}', '{run}')")
+            }
+            Self::Draft { run } => format!("SELECT version FROM incremental_refresh('t', 'draft', '{run}')"),
+            Self::Cancel { run } => format!("CALL incremental.cancel('t', '{run}')"),
+            Self::Rollback { to } => format!("CALL incremental.rollback('t', version => {to})"),
+            Self::Compact => "CALL incremental.compact('t')".to_string(),
+            Self::Vacuum { seconds } => format!("CALL incremental.vacuum('t', dry_run => false, older_than => '{seconds} s')"),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Refresh { full: false, .. } => "refresh",
+            Self::Refresh { full: true, .. } => "full refresh",
+            Self::Draft { .. } => "draft",
+            Self::Cancel { .. } => "cancel",
+            Self::Rollback { .. } => "rollback",
+            Self::Compact => "compaction",
+            Self::Vacuum { .. } => "vacuum",
+        }
+    }
+
+    /// Whether this failure says no more than that the store, the handler or somebody else was in the way.
+    fn may_fail_with(&self, error: &Error) -> bool {
+        let injected = ["injected", "the service is down"].iter().any(|text| error.message().contains(text));
+        match error.code() {
+            ErrorCode::StoreFailed | ErrorCode::CommitUnknown | ErrorCode::RunActive | ErrorCode::RunConflict => true,
+            ErrorCode::RunStale | ErrorCode::Cancelled => matches!(self, Self::Refresh { .. } | Self::Draft { .. }),
+            ErrorCode::CaptureFailed | ErrorCode::HandlerFailed | ErrorCode::QueryFailed => injected,
+            ErrorCode::HistoryMissing => !matches!(self, Self::Cancel { .. }),
+            ErrorCode::RunNotFound => matches!(self, Self::Cancel { .. }),
+            ErrorCode::NotPublished => matches!(self, Self::Compact),
+            _ => false,
+        }
+    }
+}
+
+type Outcome = Option<Result<u64, Error>>;
+
+/// One seed's world.
+pub struct Simulation {
+    rng: SmallRng,
+    world: World,
+    clock: Arc<TestClock>,
+    actors: Vec<Actor>,
+    reader: Actor,
+    judge: Process,
+    model: Model,
+    runs: u64,
+    /// Runs that were not acknowledged, with whether they are FULL.
+    open_runs: BTreeMap<String, bool>,
+    trace: Arc<Mutex<Trace>>,
+    log: Vec<String>,
+    totals: Totals,
+    verbose: bool,
+}
+
+impl Simulation {
+    pub async fn new(seed: u64, verbose: bool) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let clock = TestClock::at(EPOCH);
+        let backing = Backing::memory(Arc::clone(&clock) as Arc<dyn Clock>);
+        let world = World::new(backing, Arc::clone(&clock) as Arc<dyn Clock>, Arc::new(SeededIds::new(seed)));
+        let source: Rows = (0..rng.random_range(3..12)).map(|id| (id, format!("v{}", rng.random_range(0..50)))).collect();
+        world.source.set(source.clone());
+        let judge = world.process().await;
+        judge.sql(&definition(&mut rng)).await.expect("the table is created");
+        let trace = Arc::new(Mutex::new(Trace { verbose, ..Trace::default() }));
+        let mut actors = vec![];
+        for who in 0..=WRITERS {
+            let gate = SmallRng::seed_from_u64(rng.random());
+            actors.push(actor(&world, who, gate, &clock, &trace).await);
+        }
+        let reader = actors.pop().expect("one actor reads");
+        let model = Model { states: vec![source], ..Model::default() };
+        let (log, totals) = (vec![], Totals::default());
+        Self { rng, world, clock, actors, reader, judge, model, runs: 0, open_runs: BTreeMap::new(), trace, log, totals, verbose }
+    }
+
+    /// All steps: what was done, and the trace's digest; or what went wrong, and the steps.
+    pub async fn run(mut self, steps: u64) -> Result<(Totals, String), String> {
+        for step in 0..steps {
+            let outcome = self.step(step).await;
+            outcome.map_err(|e| format!("step {step}: {e}\n  {}", self.log.join("\n  ")))?;
+        }
+        let last = self.last().await;
+        last.map_err(|e| format!("at the end: {e}\n  {}", self.log.join("\n  ")))?;
+        let trace = self.trace.lock().unwrap();
+        self.totals.count("operations", trace.ops);
+        Ok((self.totals.clone(), format!("{:016x} of {} operations", trace.hasher.finish(), trace.ops)))
+    }
+
+    fn note(&mut self, text: String) {
+        if self.verbose {
+            println!("{text}");
+        }
+        self.log.push(text);
+    }
+
+    async fn step(&mut self, step: u64) -> Result<(), String> {
+        self.totals.count("steps", 1);
+        if self.rng.random_bool(0.7) {
+            self.edit();
+        }
+        self.disturb().await;
+        let newest = self.model.newest();
+        let acts = self.choose();
+        let texts: Vec<String> = acts.iter().map(|(who, act)| format!("{who} {act:?}")).collect();
+        self.note(format!("{step}: {}", texts.join(" | ")));
+        for (_, act) in &acts {
+            match act {
+                Act::Refresh { run, .. } | Act::Draft { run } => self.model.ask(run),
+                Act::Rollback { to } => drop(self.model.rollbacks.insert(*to)),
+                _ => {}
+            }
+        }
+        let (outcomes, reads) = self.act(&acts).await;
+        self.calm(true);
+        self.world.service.fails.store(false, Ordering::SeqCst);
+        self.world.service.seconds.store(0, Ordering::SeqCst);
+        self.judge_outcomes(&acts, outcomes)?;
+        self.find_versions().await?;
+        self.model.check_answers()?;
+        for read in reads {
+            match read {
+                Ok(rows) => self.model.check_read(&rows, newest, self.model.newest())?,
+                Err(error) if reader_may_fail(&error, newest, &acts) => {}
+                Err(error) => return Err(format!("a reader failed: {error}")),
+            }
+        }
+        if acts.iter().any(|(_, act)| matches!(act, Act::Vacuum { .. })) {
+            self.model.vacuumed = self.model.newest();
+        }
+        self.check_history(step).await
+    }
+
+    fn calm(&self, calm: bool) {
+        for actor in self.actors.iter().chain([&self.reader]) {
+            actor.gate.calm.store(calm, Ordering::SeqCst);
+            if calm {
+                actor.process.store.disarm();
+            }
+        }
+    }
+
+    /// Random edits of the source; values are lower case, so that `upper` loses nothing.
+    fn edit(&mut self) {
+        let mut rows = self.model.source().clone();
+        for _ in 0..self.rng.random_range(1..4) {
+            let id = self.rng.random_range(0..14);
+            if self.rng.random_bool(0.3) {
+                rows.remove(&id);
+            } else {
+                rows.insert(id, format!("v{}", self.rng.random_range(0..50)));
+            }
+        }
+        if self.rng.random_bool(0.03) {
+            rows.clear();
+        }
+        self.world.source.set(rows.clone());
+        self.model.states.push(rows);
+    }
+
+    /// Restarts, clocks that jump, a handler that fails or is slow, and which operations fail.
+    async fn disturb(&mut self) {
+        if self.rng.random_bool(0.15) {
+            let who = self.rng.random_range(0..WRITERS);
+            let gate = SmallRng::seed_from_u64(self.rng.random());
+            self.actors[who] = actor(&self.world, who, gate, &self.clock, &self.trace).await;
+            self.note(format!("restart of {who}"));
+        }
+        if self.rng.random_bool(0.1) {
+            let (who, hours) = (self.rng.random_range(0..WRITERS), self.rng.random_range(-30..30_i64));
+            self.actors[who].clock.jump(hours * 3_600_000_000);
+            self.note(format!("the clock of {who} jumps by {hours} h"));
+        }
+        self.calm(false);
+        let service = &self.world.service;
+        service.fails.store(self.rng.random_bool(0.05), Ordering::SeqCst);
+        service.seconds.store(if self.rng.random_bool(0.05) { self.rng.random_range(1..50) } else { 0 }, Ordering::SeqCst);
+        let mut plans = vec![];
+        for actor in &self.actors {
+            let faults = [0, 0, 0, 1, 1, 2][self.rng.random_range(0..6)];
+            let plan: Vec<(usize, Fault)> = (0..faults).map(|_| (self.rng.random_range(0..70), fault(&mut self.rng))).collect();
+            actor.process.store.arm(plan.iter().copied());
+            plans.push(plan);
+        }
+        if self.rng.random_bool(0.2) {
+            let plan = (self.rng.random_range(0..12), fault(&mut self.rng));
+            self.reader.process.store.arm([plan]);
+        }
+        self.note(format!("faults {plans:?}"));
+    }
+
+    fn choose(&mut self) -> Vec<(usize, Act)> {
+        let count = [1, 1, 1, 2, 2, 3][self.rng.random_range(0..6)];
+        (0..count).map(|who| (who, self.choose_one())).collect()
+    }
+
+    fn choose_one(&mut self) -> Act {
+        let newest = self.model.newest();
+        let open: Vec<String> = self.open_runs.keys().cloned().collect();
+        match self.rng.random_range(0..100) {
+            0..50 => self.new_run(false),
+            50..55 => self.new_run(true),
+            55..60 => {
+                let Act::Refresh { run, .. } = self.new_run(false) else { return Act::Compact };
+                self.open_runs.remove(&run);
+                Act::Draft { run: format!("d-{run}") }
+            }
+            60..74 if !open.is_empty() => {
+                let run = open.choose(&mut self.rng).cloned().unwrap_or_default();
+                Act::Refresh { full: self.open_runs[&run], run }
+            }
+            74..78 if !open.is_empty() => Act::Cancel { run: open.choose(&mut self.rng).cloned().unwrap_or_default() },
+            78..84 if newest > 1 => Act::Rollback { to: self.rng.random_range(1..newest) },
+            84..91 => Act::Compact,
+            91..97 => Act::Vacuum { seconds: 0 },
+            97..100 => Act::Vacuum { seconds: 600 },
+            _ => self.new_run(false),
+        }
+    }
+
+    fn new_run(&mut self, full: bool) -> Act {
+        self.runs += 1;
+        let run = format!("r{}", self.runs);
+        self.open_runs.insert(run.clone(), full);
+        Act::Refresh { run, full }
+    }
+
+    /// All acts at once, each by its own process, and a reader beside them.
+    async fn act(&mut self, acts: &[(usize, Act)]) -> (Vec<Outcome>, Vec<Result<Rows, Error>>) {
+        let waits: Vec<u64> = (0..acts.len() + 2).map(|_| self.rng.random_range(0..300)).collect();
+        let work = acts.iter().zip(&waits).map(|((who, act), wait)| {
+            let process = &self.actors[*who].process;
+            async move {
+                pass(Duration::from_millis(*wait)).await;
+                let work = async {
+                    let batches = process.sql(&act.sql()).await?;
+                    let version = batches.iter().find(|batch| batch.num_rows() == 1).map(|batch| match act {
+                        Act::Refresh { .. } => batch.column(0).as_primitive::<UInt64Type>().value(0),
+                        _ => 0,
+                    });
+                    Ok(version.unwrap_or(0))
+                };
+                tokio::select! {
+                    biased;
+                    outcome = work => Some(outcome),
+                    () = process.store.hung() => None,
+                    () = pass(Duration::from_secs(900)) => None,
+                }
+            }
+        });
+        let reads = waits[acts.len()..].iter().map(|wait| {
+            let process = &self.reader.process;
+            async move {
+                pass(Duration::from_millis(*wait)).await;
+                let read = process.select("SELECT id, o FROM t");
+                tokio::select! {
+                    biased;
+                    read = read => Some(read),
+                    () = process.store.hung() => None,
+                }
+            }
+        });
+        let (outcomes, reads) = tokio::join!(join_all(work), join_all(reads));
+        (outcomes, reads.into_iter().flatten().collect())
+    }
+
+    fn judge_outcomes(&mut self, acts: &[(usize, Act)], outcomes: Vec<Outcome>) -> Result<(), String> {
+        for ((who, act), outcome) in acts.iter().zip(&outcomes) {
+            let text = match outcome {
+                None => "dropped".to_string(),
+                Some(Ok(version)) => format!("ok {version}"),
+                Some(Err(error)) => error.code().as_str().to_string(),
+            };
+            self.totals.count(format!("{} {}", act.name(), if text.starts_with("ok") { "ok" } else { &text }), 1);
+            if let Some(Err(error)) = outcome
+                && !act.may_fail_with(error)
+            {
+                return Err(format!("{who} {act:?} failed with {error}"));
+            }
+            self.note(format!("   {who} {}: {text}", act.name()));
+            let Act::Refresh { run, .. } = act else { continue };
+            let alone = acts.iter().filter(|(_, other)| matches!(other, Act::Refresh { run: other, .. } if other == run)).count() == 1;
+            match outcome {
+                Some(Ok(version)) => {
+                    self.open_runs.remove(run);
+                    if let Some(before) = self.model.answers.insert(run.clone(), *version)
+                        && before != *version
+                    {
+                        return Err(format!("run {run} answers version {version}, before it was {before}"));
+                    }
+                }
+                Some(Err(error)) if alone && error.code() != ErrorCode::CommitUnknown => drop(self.model.failed.insert(run.clone())),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Every new version, in order, as somebody sees it who has seen nothing.
+    async fn find_versions(&mut self) -> Result<(), String> {
+        let failed = |e: Error| format!("the table cannot be read: {e}");
+        let handle = self.judge.session.incremental_table("t").await.map_err(failed)?;
+        let incarnation = handle.incarnation();
+        let newest = incarnation.newest_version().await.map_err(failed)?.map_or(0, |slot| slot.version);
+        for version in self.model.newest() + 1..=newest {
+            let slot = incarnation.slot(version).await.map_err(failed)?.ok_or_else(|| format!("no slot {version}"))?;
+            let read = async {
+                let manifest = incarnation.manifest(&slot).await?;
+                let rows = self.judge.read_version(&handle, version).await?;
+                Ok::<_, Error>(Found { kind: manifest.kind, summary: manifest.summary.clone(), rows })
+            };
+            match read.await {
+                Ok(found) => self.model.accept(version, found)?,
+                // Published and vacuumed in the same step: its rows are never known.
+                Err(error) if error.code() == ErrorCode::HistoryMissing && version < newest => {
+                    self.model.skip(version, slot.run.as_str());
+                }
+                Err(error) => return Err(format!("version {version}: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// One older version is what it was, or gone after a vacuum; sometimes everything is looked at.
+    async fn check_history(&mut self, step: u64) -> Result<(), String> {
+        let newest = self.model.newest();
+        if newest > 1 {
+            let version = self.rng.random_range(1..newest);
+            let handle = self.judge.session.incremental_table("t").await.map_err(|e| e.to_string())?;
+            match self.judge.read_version(&handle, version).await {
+                Ok(rows) if self.model.is(version, &rows) => {}
+                Ok(rows) => return Err(format!("version {version} shows {rows:?}, it was {:?}", self.model.versions.get(&version))),
+                Err(error) if error.code() == ErrorCode::HistoryMissing && version < self.model.vacuumed => {}
+                Err(error) => return Err(format!("version {version}: {error}")),
+            }
+        }
+        if step % 8 == 7 {
+            self.judge = self.world.process().await;
+            self.judge.attach("t").await.map_err(|e| format!("the table cannot be opened: {e}"))?;
+            let lists = "SELECT count(*) FROM incremental_runs('t'); SELECT count(*) FROM incremental_versions('t')";
+            self.judge.sql(lists).await.map_err(|e| format!("the history cannot be listed: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// Healthy again: a refresh equals a full recompute, and a vacuum leaves nothing behind.
+    async fn last(&mut self) -> Result<(), String> {
+        pass(Duration::from_secs(400)).await;
+        self.find_versions().await?;
+        self.model.ask("last");
+        let sql = "SELECT version FROM incremental_refresh('t', 'published', 'last')";
+        self.judge.sql(sql).await.map_err(|e| format!("the last refresh: {e}"))?;
+        self.find_versions().await?;
+        pass(Duration::from_secs(26 * 3600)).await;
+        self.judge.sql("CALL incremental.vacuum('t', dry_run => false, older_than => '0 s')").await.map_err(|e| e.to_string())?;
+        self.find_versions().await?;
+        let rows = self.judge.select("SELECT id, o FROM t").await.map_err(|e| e.to_string())?;
+        if rows != oracle(self.model.source()) {
+            return Err(format!("the table shows {rows:?}, the source has {:?}", self.model.source()));
+        }
+        let handle = self.judge.session.incremental_table("t").await.map_err(|e| e.to_string())?;
+        let named = named_objects(handle.incarnation()).await.map_err(|e| e.to_string())?;
+        let roots = [handle.incarnation().path("").to_string()];
+        let listed = self.world.backing.listed().await.into_keys();
+        let orphans: Vec<String> = listed.filter(|path| !named.contains(path) && !is_record(&roots, path)).collect();
+        if orphans.is_empty() { Ok(()) } else { Err(format!("a vacuum does not find {orphans:?}")) }
+    }
+}
+
+fn reader_may_fail(error: &Error, newest: u64, acts: &[(usize, Act)]) -> bool {
+    let vacuums = || acts.iter().any(|(_, act)| matches!(act, Act::Vacuum { .. }));
+    match error.code() {
+        ErrorCode::StoreFailed => true,
+        ErrorCode::QueryFailed => error.message().contains("injected"),
+        ErrorCode::NotPublished => newest == 0,
+        ErrorCode::HistoryMissing => vacuums(),
+        _ => false,
+    }
+}
+
+fn fault(rng: &mut SmallRng) -> Fault {
+    let seconds = rng.random_range(1..120);
+    let faults = [
+        Fault::FailsBefore,
+        Fault::FailsAfter,
+        Fault::FailsAfter,
+        Fault::Hangs,
+        Fault::HangsAfter,
+        Fault::Down,
+        Fault::DownAfter,
+        Fault::Late(seconds),
+        Fault::Late(seconds),
+    ];
+    faults[rng.random_range(0..faults.len())]
+}
+
+fn definition(rng: &mut SmallRng) -> String {
+    let options = format!(
+        "{}, target_file_rows = {}, row_group_rows = {}, handler_batch_rows = {}, verify = '{}'",
+        ["compaction = 'off'", "compaction_max_files = 3"][rng.random_range(0..2)],
+        rng.random_range(2..20),
+        rng.random_range(2..20),
+        rng.random_range(1..20),
+        ["always", "metadata"][rng.random_range(0..2)],
+    );
+    let (track, handler) = [("", "AS SELECT id, upper(v) AS o FROM input"), ("TRACK (v)", "HANDLER 'up'")][rng.random_range(0..2)];
+    format!("CREATE INCREMENTAL TABLE t FROM s KEY (id) {track} LOCATION '{ROOT}/t/' WITH ({options}) {handler}")
+}
+
+async fn actor(world: &World, who: usize, rng: SmallRng, clock: &Arc<TestClock>, trace: &Arc<Mutex<Trace>>) -> Actor {
+    let gate = Arc::new(SimGate {
+        who,
+        rng: Mutex::new(rng),
+        calm: AtomicBool::new(true),
+        clock: Arc::clone(clock),
+        trace: Arc::clone(trace),
+    });
+    let own = TestClock::at(clock.now_micros());
+    let world = World { clock: Arc::clone(&own) as Arc<dyn Clock>, ..world.clone() };
+    let process = world.process_over(FaultStore::gated(Arc::clone(&world.backing), gate.clone())).await;
+    process.attach("t").await.expect("the table is there");
+    Actor { process, gate, clock: own }
+}
