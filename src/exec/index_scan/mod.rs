@@ -32,7 +32,7 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::coop::cooperative;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
-use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::metrics::{BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties, StatisticsArgs};
 use futures::stream;
@@ -186,6 +186,7 @@ impl ExecutionPlan for IndexScanExec {
                 MemoryLimit::Finite(bytes) => bytes / 2,
                 _ => usize::MAX,
             },
+            unread: MetricBuilder::new(&self.metrics).counter("files_unread", partition),
             metrics: BaselineMetrics::new(&self.metrics, partition),
         };
         let batches = Box::pin(stream::try_unfold(scan, |mut scan| async move {
@@ -215,6 +216,8 @@ struct Scan {
     reservation: MemoryReservation,
     /// The most bytes for a file as a whole: half of the pool, so that what it is read for has room.
     limit: usize,
+    /// Index files without wanted rows.
+    unread: Count,
     metrics: BaselineMetrics,
 }
 
@@ -240,6 +243,7 @@ impl Scan {
     async fn open(&mut self) -> Result<Option<Arc<Fetched>>> {
         while self.files.get(self.next).is_some_and(|file| !self.scope.wants_file(file)) {
             self.next += self.step;
+            self.unread.add(usize::from(self.slice.at == 0));
         }
         let (Some(file), Some(opened)) = (self.files.get(self.next), self.opened.get(self.next)) else { return Ok(None) };
         let mut opened = opened.lock().await;

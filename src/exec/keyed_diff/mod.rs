@@ -217,7 +217,8 @@ impl ExecutionPlan for KeyedDiffExec {
             running: Arc::clone(&self.running),
             outside: self.outside.clone().map(|plan| {
                 let (spec, reader, running) = (Arc::clone(&self.spec), Arc::clone(&self.reader), Arc::clone(&self.running));
-                Arc::new(Outside { plan, spec, reader, running, context: Arc::clone(&context) })
+                let compared = metrics::compared_outside(&self.metrics);
+                Arc::new(Outside { plan, spec, reader, running, context: Arc::clone(&context), compared })
             }),
             source: self.source.execute(partition, Arc::clone(&context))?,
             schema: self.schema(),

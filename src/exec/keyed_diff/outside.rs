@@ -16,6 +16,7 @@ use arrow::array::{ArrayRef, BooleanArray};
 use arrow::compute::filter;
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::metrics::Count;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::StreamExt;
 
@@ -42,6 +43,8 @@ pub(crate) struct Outside {
     pub(crate) reader: Arc<KeyReader>,
     pub(crate) running: Arc<RunningDiff>,
     pub(crate) context: Arc<TaskContext>,
+    /// Rows that were looked at.
+    pub(crate) compared: Count,
 }
 
 impl Outside {
@@ -68,6 +71,7 @@ impl Outside {
         let mut batches = index.execute(0, Arc::clone(&self.context)).map_err(wrap)?;
         while let Some(batch) = batches.next().await {
             let batch = batch.map_err(wrap)?;
+            self.compared.add(batch.num_rows());
             let mut found = Vec::new();
             differ.find_new(&self.reader.read_batch(&batch)?, batch.num_rows(), &mut found);
             if found.is_empty() {
