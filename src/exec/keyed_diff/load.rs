@@ -17,6 +17,7 @@ use datafusion::common::stats::Precision;
 use datafusion::error::DataFusionError;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::common::spawn_buffered;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::physical_plan::{ExecutionPlan, StatisticsArgs, StatisticsContext};
 use futures::StreamExt;
@@ -128,7 +129,9 @@ fn buckets_for(shared: &Shared, rows: usize, source_rows: usize, bytes: usize) -
 async fn spill_index(shared: &Arc<Shared>, index: &Arc<dyn ExecutionPlan>, context: &Arc<TaskContext>, buckets: usize) -> Result<Mode> {
     let spilled = shared.buckets(Cut::new(index_scan_schema(&shared.spec.key), buckets, 0));
     for partition in 0..index.properties().partitioning.partition_count() {
-        let mut batches = index.execute(partition, Arc::clone(context)).map_err(|error| unreadable(shared, error))?;
+        let batches = index.execute(partition, Arc::clone(context)).map_err(|error| unreadable(shared, error))?;
+        // Decoded by a task of its own, one batch ahead.
+        let mut batches = spawn_buffered(batches, 1);
         while let Some(batch) = batches.next().await {
             spilled.push(batch.map_err(|error| unreadable(shared, error))?)?;
         }
