@@ -14,8 +14,6 @@ mod cases;
 mod handler;
 #[path = "chain/history.rs"]
 mod history;
-#[path = "chain/measure.rs"]
-mod measure;
 
 use history::{History, Totals};
 
