@@ -11,7 +11,7 @@
 //!
 //! A key that the index held twice would be matched once and its other row be reported as deleted: damage heals.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -48,6 +48,8 @@ pub(crate) struct Baseline<K> {
     keys: K,
     fingerprints: Vec<u128>,
     runs: Vec<Run>,
+    /// The ordinals of source files in the runs.
+    sources: BTreeSet<i32>,
     hashing: Hashing,
     stretches: Stretches,
     layers: OnceLock<Option<Layers>>,
@@ -78,6 +80,7 @@ impl<K: KeyStore> Baseline<K> {
             keys: K::default(),
             fingerprints: Vec::new(),
             runs: Vec::new(),
+            sources: BTreeSet::new(),
             hashing,
             stretches: Stretches::new(),
             layers: OnceLock::new(),
@@ -124,6 +127,7 @@ impl<K: KeyStore> Baseline<K> {
             let follows = |run: &Run| run.file == *file && run.source == *source && run.row + (position - run.start) as u64 == *row;
             if !self.runs.last().is_some_and(follows) {
                 self.runs.push(Run { start: position, file: *file, source: *source, row: *row });
+                self.sources.insert(*source);
             }
         }
     }
@@ -146,6 +150,11 @@ impl<K: KeyStore> Baseline<K> {
     #[inline]
     pub(crate) fn fingerprint(&self, position: usize) -> Option<u128> {
         self.fingerprints.get(position).copied()
+    }
+
+    /// The ordinals of the source files that rows come from.
+    pub(crate) fn sources(&self) -> &BTreeSet<i32> {
+        &self.sources
     }
 
     /// The ordinal of the source file that the row comes from. `hint` is where it was found last.

@@ -31,6 +31,8 @@ use crate::exec::equality::{Hashing, KeyBatch, KeyHash, KeyStore, KeyTable, too_
 
 /// Rows tried before a look-up: the predicted one, and a few more to step over deleted rows.
 const LOOK_AHEAD: usize = 4;
+/// The position of a key that the baseline does not have.
+const ABSENT: usize = usize::MAX;
 const SHARDS: usize = 64;
 /// Partitions that keep new keys in order without sharing a place for them.
 const SLOTS: usize = 64;
@@ -237,40 +239,65 @@ impl<K: KeyStore> Diff<K> {
         Ok(())
     }
 
-    fn known(&self, position: usize, row: usize, (probe, rows): (&mut Probe, &SourceValues<'_>)) -> Verdict {
-        probe.next = position + 1;
+    #[inline]
+    fn known(&self, position: usize, fingerprint: Option<&u128>) -> Verdict {
         if !self.seen.set(position) {
             return Verdict::Duplicate;
         }
-        if self.baseline.fingerprint(position).as_ref() == rows.fingerprints.get(row) {
-            if let Some(ordinal) = rows.ordinals.and_then(|ordinals| ordinals.get(row)) {
-                probe.origins.unchanged(self.baseline.source(position, &mut probe.run), *ordinal);
-            }
+        if self.baseline.fingerprint(position).as_ref() == fingerprint {
             return Verdict::Unchanged;
         }
         self.changed.set(position);
         Verdict::Updated
     }
+
+    /// Where the first `rows` keys are in the baseline. A loop of its own: the processor then waits for several look-ups
+    /// at once, where keys come in no order and each is a few cache misses.
+    fn positions(&self, probe: &mut Probe, keys: &KeyBatch, rows: usize) -> Vec<usize> {
+        let mut positions = Vec::with_capacity(rows);
+        for row in 0..rows {
+            let key = K::key(keys, row);
+            let position = self.predict(probe.next, key).unwrap_or_else(|| {
+                probe.lookups += 1;
+                self.baseline.find(key, K::hash(key, self.hashing)).unwrap_or(ABSENT)
+            });
+            if position != ABSENT {
+                probe.next = position + 1;
+            }
+            positions.push(position);
+        }
+        positions
+    }
+
+    /// Compares the files that unchanged rows come from with those that the index says.
+    fn note_origins(&self, probe: &mut Probe, ordinals: &[i32], (positions, verdicts): (&[usize], &[Verdict])) {
+        if probe.origins.has_all(self.baseline.sources(), ordinals) {
+            return;
+        }
+        for ((position, verdict), ordinal) in positions.iter().zip(verdicts).zip(ordinals) {
+            if *verdict == Verdict::Unchanged {
+                probe.origins.unchanged(self.baseline.source(*position, &mut probe.run), *ordinal);
+            }
+        }
+    }
 }
 
 impl<K: KeyStore> Differ for Diff<K> {
     fn classify(&self, probe: &mut Probe, keys: &KeyBatch, rows: &SourceValues<'_>, verdicts: &mut Vec<Verdict>) -> Result<()> {
-        verdicts.reserve(rows.fingerprints.len());
-        let mut ordered = None;
-        for row in 0..rows.fingerprints.len() {
+        let positions = self.positions(probe, keys, rows.fingerprints.len());
+        let (first, mut ordered) = (verdicts.len(), None);
+        verdicts.reserve(positions.len());
+        for (row, position) in positions.iter().enumerate() {
+            if *position != ABSENT {
+                verdicts.push(self.known(*position, rows.fingerprints.get(row)));
+                continue;
+            }
             let key = K::key(keys, row);
-            if let Some(position) = self.predict(probe.next, key) {
-                verdicts.push(self.known(position, row, (probe, rows)));
-                continue;
-            }
-            probe.lookups += 1;
-            let hash = K::hash(key, self.hashing);
-            if let Some(position) = self.baseline.find(key, hash) {
-                verdicts.push(self.known(position, row, (probe, rows)));
-                continue;
-            }
             let is_kept = ordered.get_or_insert_with(|| self.slot(probe.partition)).as_mut().is_some_and(|o| self.push_ordered(o, key));
-            verdicts.push(if is_kept { Verdict::Created } else { self.insert_new(key, hash)? });
+            verdicts.push(if is_kept { Verdict::Created } else { self.insert_new(key, K::hash(key, self.hashing))? });
+        }
+        if let Some(ordinals) = rows.ordinals {
+            self.note_origins(probe, ordinals, (&positions, verdicts.get(first..).unwrap_or_default()));
         }
         Ok(())
     }
