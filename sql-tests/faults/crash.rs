@@ -365,7 +365,10 @@ fn prepared() -> Vec<Prepared> {
     all().into_iter().filter(|scenario| scenario.name.contains(&only)).map(Prepared::new).collect()
 }
 
-fn report(failures: Vec<((usize, Vec<(usize, Fault)>), String)>, prepared: &[Prepared]) {
+/// A scenario with its faults, and what went wrong.
+type Failure = ((usize, Vec<(usize, Fault)>), String);
+
+fn report(failures: Vec<Failure>, prepared: &[Prepared]) {
     for ((at, plan), failure) in &failures {
         let ready = &prepared[*at];
         let ops: Vec<String> =
