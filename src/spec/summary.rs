@@ -6,6 +6,8 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, UInt64Array};
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
 use serde::{Deserialize, Serialize};
 
+use super::sync::SyncReport;
+
 macro_rules! text_enum {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
         $(#[$doc])*
@@ -116,6 +118,9 @@ pub struct RunSummary {
     pub ms_publish: Option<u64>,
     pub error_code: Option<String>,
     pub error_message: Option<String>,
+    /// What a run of a synced table reports besides; it is listed by `sync_runs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync: Option<Box<SyncReport>>,
 }
 
 impl RunSummary {
@@ -149,6 +154,7 @@ impl RunSummary {
             ms_publish: None,
             error_code: None,
             error_message: None,
+            sync: None,
         }
     }
 

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use arrow_schema::SchemaRef;
 use serde::{Deserialize, Serialize};
 
+use crate::spec::sync::SyncState;
 use crate::spec::{RunSummary, VersionNumber};
 
 /// What made a version.
@@ -204,4 +205,7 @@ pub struct Manifest {
     pub floor: VersionNumber,
     /// The summary of the run that made it.
     pub summary: RunSummary,
+    /// Where a synced table stands: its cursor's mark is accepted together with the rows, or not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync: Option<SyncState>,
 }

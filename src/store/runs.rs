@@ -23,6 +23,7 @@ use super::incarnation::Incarnation;
 use super::log::Log;
 use super::manifest::{DataFile, ObjectRef, SourceState};
 use crate::error::{Error, Result};
+use crate::spec::sync::SyncState;
 use crate::spec::{RunId, RunMode, RunReason, RunSummary};
 
 /// What was asked for under a run id.
@@ -79,6 +80,9 @@ pub struct Seal {
     pub spilled_bytes: u64,
     /// The pinned rows.
     pub capture: Capture,
+    /// Where a synced table stands once the run is published.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync: Option<SyncState>,
 }
 
 /// The rows that a run pinned.
