@@ -149,6 +149,9 @@ pub struct SourceState {
     /// BLAKE3 of that version's manifest: a copy or a restored backup may have another version under the same number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table_manifest: Option<String>,
+    /// When that table, a synced one, last looked at its own source, microseconds since 1970: how fresh the rows are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table_synced_at: Option<i64>,
     /// The next ordinal that was never used.
     pub next_ordinal: u32,
     /// When the run began to look at the source, microseconds since 1970: before it listed or read anything.

@@ -47,7 +47,7 @@ pub use lease::{Lease, LeaseHolder};
 pub use loads::LoadEntry;
 pub use manifest::*;
 pub use retention::VacuumReport;
-pub use runs::{AttemptRecord, Capture, DeadRows, DraftOutput, RunRequest, RunStore, Seal, SealOutcome, Written};
+pub use runs::{AttemptRecord, Capture, DeadRows, DraftOutput, RunRequest, RunStore, Seal, SealOutcome, SealedSync, Written};
 pub use sync_log::{SavedConfig, SkippedRun, SyncEntry, SyncLog};
 pub use table_store::{TableEntry, TableState, TableStore};
 

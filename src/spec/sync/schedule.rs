@@ -62,6 +62,25 @@ impl From<Frequency> for String {
     }
 }
 
+/// When an incremental table is refreshed of its own accord.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefreshSchedule {
+    /// At an interval, or never.
+    Every(Frequency),
+    /// Whenever a table that it reads has a newer version.
+    AfterSource,
+}
+
+impl RefreshSchedule {
+    /// `never`, an interval, or `after_source`.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.trim().eq_ignore_ascii_case("after_source") {
+            true => Some(Self::AfterSource),
+            false => Frequency::parse(text).map(Self::Every),
+        }
+    }
+}
+
 /// A time of day in UTC, to the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
