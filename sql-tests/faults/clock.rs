@@ -53,6 +53,7 @@ impl Clock for TestClock {
 }
 
 /// Lets `duration` pass for all who wait.
+#[allow(dead_code)] // not every test binary that takes this file waits
 pub async fn pass(duration: Duration) {
     tokio::time::sleep(duration).await;
 }

@@ -55,11 +55,18 @@ impl Outside {
     }
 
     async fn pass(&self, table: &str) {
+        /// One read less, also where it is cancelled.
+        struct Held<'a>(&'a AtomicUsize);
+        impl Drop for Held<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
         self.1.fetch_add(1, Ordering::SeqCst);
+        let _held = Held(&self.1);
         while self.get(table).is_held {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        self.1.fetch_sub(1, Ordering::SeqCst);
     }
 
     fn get(&self, table: &str) -> Declared {

@@ -1,6 +1,7 @@
 //! What became of the runs: one row each, newest request first.
 
 use crate::error::{ErrorCode, Result};
+use crate::spec::sync::SyncReport;
 use crate::spec::{RunId, RunMode, RunState, RunSummary};
 use crate::store::{AttemptRecord, Incarnation, Slot};
 use crate::table::TableHandle;
@@ -37,6 +38,9 @@ pub(super) async fn summary_of(table: &TableHandle, run: &RunId) -> Result<RunSu
         Some(end) if attempts.last().is_some_and(|last| last.end.is_some()) => end,
         _ => unfinished(incarnation, run, mode, &attempts, runs.cancelled().await?.is_some()).await?,
     };
+    if summary.sync.is_none() {
+        summary.sync = request.as_ref().and_then(|request| request.trigger).map(|trigger| Box::new(SyncReport::new(trigger)));
+    }
     summary.requested_at = request.map(|request| request.requested_at);
     Ok(summary)
 }

@@ -109,7 +109,7 @@ fn status(config: &SavedConfig, state: Option<&SyncState>, is_active: bool, last
         return Some(SyncStatus::Running);
     }
     let last = last?;
-    let is_deletion = last.sync.as_ref().is_some_and(|report| report.kind == SyncKind::Delete);
+    let is_deletion = last.sync.as_ref().is_some_and(|report| report.kind == Some(SyncKind::Delete));
     if is_deletion && state.is_some_and(|state| state.phase == SyncPhase::Empty) {
         return None;
     }

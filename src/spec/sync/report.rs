@@ -32,25 +32,42 @@ words! {
     }
 }
 
-/// What a run of a synced table did.
+/// What a run of a synced table did, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncReport {
-    /// What it was for.
-    pub kind: SyncKind,
-    /// How it synced.
-    pub sync_type: Option<SyncType>,
     /// Who started it.
     pub trigger: SyncTrigger,
+    /// What it was for.
+    pub kind: Option<SyncKind>,
+    /// How it synced.
+    pub sync_type: Option<SyncType>,
     /// The configuration that it had.
-    pub config: u64,
+    pub config: Option<u64>,
     /// The generation that it made or went on with.
-    pub generation: u64,
+    pub generation: Option<u64>,
     /// Rows that came from the source.
-    pub rows_read: u64,
+    pub rows_read: Option<u64>,
     /// Rows whose cursor is null: read, or left out.
     pub null_cursor_rows: Option<u64>,
     /// The mark before, as text.
     pub mark_before: Option<String>,
     /// The mark after, as text.
     pub mark_after: Option<String>,
+}
+
+impl SyncReport {
+    /// A run of which nothing else is known yet.
+    pub fn new(trigger: SyncTrigger) -> Self {
+        Self {
+            trigger,
+            kind: None,
+            sync_type: None,
+            config: None,
+            generation: None,
+            rows_read: None,
+            null_cursor_rows: None,
+            mark_before: None,
+            mark_after: None,
+        }
+    }
 }

@@ -139,10 +139,14 @@ async fn judge(context: &SyncContext, table: &TableHandle, request: &AlterReques
         Effect::Refuse | Effect::Keep => change.effect,
         Effect::Reseed | Effect::Rebuild => total.effect,
     };
+    let message = match (effect == change.effect, total.effect) {
+        (true, _) => change.message(),
+        (false, Effect::Keep) => "it takes back what no run has seen: the stored rows fit".into(),
+        (false, _) => total.message(),
+    };
     let resync_required = total.effect == Effect::Rebuild;
     let rows = manifest.as_ref().filter(|_| resync_required).map_or(0, |manifest| manifest.rows);
-    let altered =
-        Altered { revision: current.number, effect, resync_required, rows_at_stake: rows, message: change.message(), plan: change };
+    let altered = Altered { revision: current.number, effect, resync_required, rows_at_stake: rows, message, plan: change };
     let needs_confirmation = resync_required && pending.effect != Effect::Rebuild;
     Ok(Judged { new, altered, needs_confirmation, log })
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use arrow_schema::Field;
+use arrow_schema::{Field, Schema};
 use async_trait::async_trait;
 use datafusion::physical_plan::ExecutionPlan;
 
@@ -244,7 +244,8 @@ impl SyncCapture {
     async fn compare_keys(&mut self, snapshot: &Arc<dyn SourceSnapshot>) -> Result<()> {
         let definition = self.attempt.definition();
         let request = ReadRequest { columns: definition.key.clone(), ..self.request(snapshot.as_ref(), None) };
-        let schema = definition.key_schema();
+        // Nullable: the diff counts null keys and names them.
+        let schema = Arc::new(Schema::new(definition.key_fields().into_iter().cloned().collect::<Vec<_>>()));
         let keys = source::rows(Arc::clone(snapshot), request, self.scope.reads.clone(), schema, (Arc::clone(&self.counted), None)).await?;
         let (plan, outcome) = reconcile::plan(&self.attempt, source::plan(keys)?)?;
         self.set_plan(plan, Counts::Keys(outcome));
@@ -320,7 +321,7 @@ impl SyncCapture {
             },
         };
         let report = SyncReport {
-            rows_read: report.scanned,
+            rows_read: Some(report.scanned),
             null_cursor_rows: self.scope.excluded_nulls.or_else(|| decision.sync_type.has_cursor().then(|| self.counted.nulls())),
             mark_before: text(before.and_then(|state| state.mark.as_ref())),
             mark_after: text(mark.as_ref()),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{ArrayRef, RecordBatch, new_null_array};
-use arrow::compute::cast;
+use arrow::compute::{CastOptions, cast_with_options};
 use arrow_schema::{Schema, SchemaRef};
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -76,7 +76,8 @@ fn conform(batch: &RecordBatch, schema: &SchemaRef) -> DfResult<RecordBatch> {
         match batch.column_by_name(name) {
             None => Ok(new_null_array(data_type, batch.num_rows())),
             Some(column) if column.data_type() == data_type => Ok(Arc::clone(column)),
-            Some(column) => Ok(cast(column, data_type)?),
+            // Never a null for a value that does not fit.
+            Some(column) => Ok(cast_with_options(column, data_type, &CastOptions { safe: false, ..CastOptions::default() })?),
         }
     };
     let columns = schema.fields().iter().map(|field| column((field.name(), field.data_type()))).collect::<DfResult<Vec<_>>>()?;

@@ -57,15 +57,12 @@ impl Opened {
     pub fn report(&self, trigger: SyncTrigger) -> SyncReport {
         let mark = self.state.as_ref().and_then(|state| state.mark.as_ref()).map(|mark| mark.value.to_string());
         SyncReport {
-            kind: self.decision.kind,
+            kind: Some(self.decision.kind),
             sync_type: Some(self.decision.sync_type),
-            trigger,
-            config: self.config.number,
-            generation: self.generation(),
-            rows_read: 0,
-            null_cursor_rows: None,
+            config: Some(self.config.number),
+            generation: Some(self.generation()),
             mark_before: mark,
-            mark_after: None,
+            ..SyncReport::new(trigger)
         }
     }
 }

@@ -110,7 +110,7 @@ async fn synced(context: &SyncContext, table: &Arc<TableHandle>, tick: &mut Tick
         if frequency == Frequency::NEVER || is_reconcile && config.merge_key().is_empty() {
             continue;
         }
-        let of_kind = |run: &&RunSummary| run.sync.as_ref().is_some_and(|report| report.kind == SyncKind::Reconcile) == is_reconcile;
+        let of_kind = |run: &&RunSummary| run.sync.as_ref().is_some_and(|report| report.kind == Some(SyncKind::Reconcile)) == is_reconcile;
         let skipped = log.skipped.iter().map(|skipped| skipped.due_at).max();
         let answered = requested(runs.iter().filter(of_kind)).max(skipped).unwrap_or(set).max(set);
         let time = config.sync_time_of_day.filter(|_| !is_reconcile);
