@@ -228,6 +228,7 @@ impl ExecutionPlan for KeyedDiffExec {
             partitions: self.properties.partitioning.partition_count(),
             metrics: metrics::DiffMetrics::new(&self.metrics, partition),
             set: self.metrics.clone(),
+            context,
         };
         Ok(stream::stream_partition(part, loading))
     }
