@@ -12,6 +12,7 @@ mod clock;
 mod durable;
 mod ids;
 mod location;
+mod stack;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ pub(crate) use durable::LocalFailure;
 pub(crate) use ids::hex;
 pub use ids::{Ids, RandomIds, SeededIds};
 pub use location::Location;
+pub(crate) use stack::on_large_stack;
 
 /// Clock and ids, shared by everything that acts.
 #[derive(Debug, Clone)]
