@@ -54,13 +54,14 @@ fn queries(call: &str) -> Vec<String> {
 
 /// Every statement that would execute one of the queries.
 fn statements(query: &str) -> Vec<String> {
+    let prepared = format!("p{}", blake3::hash(query.as_bytes()).to_hex());
     vec![
         query.to_string(),
         format!("EXPLAIN ANALYZE {query}"),
         format!("CREATE TABLE stolen AS {query}"),
         format!("COPY ({query}) TO '/nonexistent/x.csv'"),
         format!("CREATE OR REPLACE VIEW acting AS {query}; SELECT * FROM acting"),
-        format!("PREPARE acting_{} AS {query}; EXECUTE acting_{}", query.len(), query.len()),
+        format!("PREPARE {prepared} AS {query}; EXECUTE {prepared}"),
     ]
 }
 
@@ -127,6 +128,9 @@ async fn nothing_acts(world: &World, ctx: &SessionContext) -> usize {
         assert!(matches!(found, Err((ErrorCode::ReadOnly, _))), "{}: {found:?}", short(sql));
         for name in ["acting", "stolen"] {
             let _ = ctx.deregister_table(name);
+        }
+        if let Some((_, prepared)) = sql.split_once("; EXECUTE ") {
+            let _ = code(ctx, &format!("DEALLOCATE {prepared}")).await;
         }
     }
     assert_eq!(world.tree(), before, "the store changed");
