@@ -368,7 +368,8 @@ fn prepared() -> Vec<Prepared> {
 fn report(failures: Vec<((usize, Vec<(usize, Fault)>), String)>, prepared: &[Prepared]) {
     for ((at, plan), failure) in &failures {
         let ready = &prepared[*at];
-        let ops: Vec<String> = plan.iter().map(|(k, fault)| format!("{k}: {} {fault:?}", ready.ops.get(*k).map_or("-".into(), Op::to_string))).collect();
+        let ops: Vec<String> =
+            plan.iter().map(|(k, fault)| format!("{k}: {} {fault:?}", ready.ops.get(*k).map_or("-".into(), Op::to_string))).collect();
         println!("--- {}: {}\n{failure}\n", ready.scenario.name, ops.join(", "));
     }
     assert!(failures.is_empty(), "{} cases failed", failures.len());
@@ -406,7 +407,8 @@ fn crash_pairs() {
         let mut one = |from: usize| {
             // The first fault may add operations: retries and reads back.
             let k = rng.random_range(from..ops.len() + 4);
-            let choices = [Fault::FailsBefore, Fault::FailsAfter, Fault::Hangs, Fault::HangsAfter, Fault::Down, Fault::DownAfter, Fault::Short];
+            let choices =
+                [Fault::FailsBefore, Fault::FailsAfter, Fault::Hangs, Fault::HangsAfter, Fault::Down, Fault::DownAfter, Fault::Short];
             (k, choices[rng.random_range(0..choices.len())])
         };
         let first = one(0);

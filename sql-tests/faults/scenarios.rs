@@ -136,10 +136,7 @@ fn acts() -> Vec<Scenario> {
                 vec![Do::CancelAtWork("r")],
             )
         },
-        Scenario {
-            again: vec![rollback.clone(), sql("REFRESH t")],
-            ..scenario("rollback", two_versions("", UP), vec![rollback])
-        },
+        Scenario { again: vec![rollback.clone(), sql("REFRESH t")], ..scenario("rollback", two_versions("", UP), vec![rollback]) },
         Scenario {
             again: vec![sql("CALL incremental.compact('t')"), sql("REFRESH t")],
             ..scenario("compaction", two_versions("", UPPER), vec![sql("CALL incremental.compact('t')")])
@@ -152,16 +149,13 @@ fn acts() -> Vec<Scenario> {
                 vec![sql("REFRESH t RUN 'r'")],
             )
         },
-        Scenario {
-            again: vec![vacuum.clone(), sql("REFRESH t")],
-            ..scenario("vacuum", two_versions("", UP), vec![vacuum.clone()])
-        },
+        Scenario { again: vec![vacuum.clone(), sql("REFRESH t")], ..scenario("vacuum", two_versions("", UP), vec![vacuum.clone()]) },
         Scenario {
             again: vec![vacuum.clone(), sql("REFRESH t")],
             ..scenario(
                 "vacuum with an unfinished run",
                 [two_versions("", UP), vec![Do::Source(vec![(1, "x"), (5, "e")]), Do::Abandoned("REFRESH t RUN 'r'".into()), second()]]
-                .concat(),
+                    .concat(),
                 vec![vacuum],
             )
         },
@@ -170,11 +164,8 @@ fn acts() -> Vec<Scenario> {
             again: vec![sql("REFRESH t; REFRESH u")],
             ..scenario(
                 "chain of two",
-                [
-                    vec![first(), sql(create("t", "s", "", UPPER)), sql(create("u", "t", "", CHAINED)), sql("REFRESH t, u")],
-                    vec![second()],
-                ]
-                .concat(),
+                [vec![first(), sql(create("t", "s", "", UPPER)), sql(create("u", "t", "", CHAINED)), sql("REFRESH t, u")], vec![second()]]
+                    .concat(),
                 vec![sql("REFRESH u, t")],
             )
         },
@@ -193,10 +184,7 @@ fn definitions() -> Vec<Scenario> {
     let purge = sql("DROP INCREMENTAL TABLE IF EXISTS t PURGE");
     let refresh = sql("REFRESH t");
     vec![
-        Scenario {
-            again: vec![recreation.clone(), refresh.clone()],
-            ..scenario("create", vec![first()], vec![creation.clone()])
-        },
+        Scenario { again: vec![recreation.clone(), refresh.clone()], ..scenario("create", vec![first()], vec![creation.clone()]) },
         scenario("alter", two_versions("", UPPER), vec![options, alter, refresh.clone()]),
         scenario("drop and attach", two_versions("", UPPER), vec![drop, creation.clone(), refresh.clone()]),
         scenario("drop and create", two_versions("", UPPER), vec![purge, creation, refresh]),

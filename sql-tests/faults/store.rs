@@ -120,7 +120,14 @@ impl Backing {
     /// Nothing, in memory, with timestamps of `clock`.
     pub fn memory(clock: Arc<dyn Clock>) -> Arc<Self> {
         let memory = Arc::new(InMemory::new());
-        Arc::new(Self { store: memory.clone(), memory: Some(memory), clock: Some(clock), stamps: Mutex::default(), aged: None, late: Mutex::default() })
+        Arc::new(Self {
+            store: memory.clone(),
+            memory: Some(memory),
+            clock: Some(clock),
+            stamps: Mutex::default(),
+            aged: None,
+            late: Mutex::default(),
+        })
     }
 
     /// Another store, with its own timestamps.

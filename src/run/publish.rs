@@ -23,6 +23,7 @@ use super::Phase;
 use super::attempt::Attempt;
 use super::capture::CaptureContext;
 use super::commit::{NewVersion, commit_version};
+use super::open::overtaken;
 use super::{draft, guard};
 
 /// Where the rows that are published come from.
@@ -102,7 +103,10 @@ impl PublishSink for Publication {
             }
             Pinned::OnePass(capture) => {
                 let seal = capture.seal(|dead| Capture::Output { files, dead, ms_handle: 0, ms_write: 0 }).await?;
-                publish_output(&self.attempt, &seal, self.work.get().copied().unwrap_or_default()).await?
+                match overtaken(&self.attempt, &seal).await? {
+                    Some(answer) => answer,
+                    None => publish_output(&self.attempt, &seal, self.work.get().copied().unwrap_or_default()).await?,
+                }
             }
         };
         Ok(self.result.get_or_init(|| summary).clone())
@@ -131,7 +135,8 @@ async fn publish_sealed(attempt: &Attempt, seal: &Seal, files: Vec<DataFile>, wo
     }
     let all = complete_files(attempt, seal, files).await?;
     let kind = if keeps_base(seal) { VersionKind::Run } else { VersionKind::Rebuild };
-    let new = NewVersion { kind, revision: &attempt.revision, files: all, source: seal.source.clone(), base: attempt.base.as_ref(), floor: 0 };
+    let new =
+        NewVersion { kind, revision: &attempt.revision, files: all, source: seal.source.clone(), base: attempt.base.as_ref(), floor: 0 };
     summary.state = RunState::Published;
     commit_version(attempt, new, summary, started).await
 }
