@@ -1,6 +1,7 @@
 //! Proofs against crashes, faults, races and corruption, through the public interface.
 
 mod clock;
+mod corruption;
 mod crash;
 mod gate;
 mod model;
