@@ -72,13 +72,13 @@ async fn count_and_sum(session: &IncrementalSession) -> [i64; 2] {
 async fn a_small_pool_changes_no_count() {
     let folder = tempfile::tempdir().unwrap();
     let sum = 3 * ROWS * (ROWS - 1) / 2;
-    // The first run: every key is new.
+    // The first run: every key is new, and keys in order take eight bytes each.
     let small = session(folder.path(), Some(64 * MIB), 16).await;
     small.context().register_table("s", Arc::new(source(false, 16))).unwrap();
     small.table("t").source("s").key(["id"]).sql("SELECT id, v FROM input").create().await.unwrap();
     let first = refresh(&small, false, 16).await.unwrap();
     assert_eq!(counts(&first), [ROWS, 0, 0, 0]);
-    assert!(first.spilled_bytes.unwrap() > 0);
+    assert_eq!(first.spilled_bytes, Some(0));
     assert_eq!(count_and_sum(&small).await, [ROWS, sum]);
 
     for pool in [None, Some(256 * MIB), Some(64 * MIB)] {
@@ -105,4 +105,31 @@ async fn a_small_pool_changes_no_count() {
     let roomy = session(folder.path(), None, 4).await;
     assert_eq!(count_and_sum(&roomy).await, [ROWS, sum]);
     assert_eq!(counts(&refresh(&roomy, false, 4).await.unwrap()), [0, 0, 0, ROWS]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_keys_in_no_order_are_compared_on_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path(), Some(24 * MIB), 4).await;
+    let rows = 1_000_000;
+    let scrambled = |part: i64, repeated: bool| {
+        let ids = (rows * part / 4..rows * (part + 1) / 4).map(move |i| (i * 7_919) % rows);
+        let ids: Int64Array = ids.chain((repeated && part == 3).then_some(7_919)).collect();
+        let batch = RecordBatch::try_from_iter([("id", Arc::new(ids.clone()) as ArrayRef), ("v", Arc::new(ids) as ArrayRef)]).unwrap();
+        (0..batch.num_rows()).step_by(8192).map(|at| batch.slice(at, 8192.min(batch.num_rows() - at))).collect::<Vec<_>>()
+    };
+    let register = |repeated: bool| {
+        let parts: Vec<_> = (0..4).map(|part| scrambled(part, repeated)).collect();
+        session.context().deregister_table("s").unwrap();
+        session.context().register_table("s", Arc::new(MemTable::try_new(parts[0][0].schema(), parts).unwrap())).unwrap();
+    };
+    register(true);
+    session.table("t").source("s").key(["id"]).sql("SELECT id, v FROM input").create().await.unwrap();
+    let error = session.refresh("t", RefreshRequest::default()).await.unwrap_err();
+    assert!(error.code() == ErrorCode::KeyDuplicate && error.message().contains("id=7919 (count 2)"), "{error}");
+    register(false);
+    let first = session.refresh("t", RefreshRequest::default()).await.unwrap();
+    assert_eq!(counts(&first), [rows, 0, 0, 0]);
+    assert!(first.spilled_bytes.unwrap() > 0, "{first:?}");
+    assert_eq!(count_and_sum(&session).await, [rows, rows * (rows - 1) / 2]);
 }

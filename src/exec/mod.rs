@@ -7,6 +7,8 @@ pub mod contract;
 pub mod equality;
 pub mod handler;
 pub mod index_scan;
+pub mod key_filter;
+pub mod key_scan;
 pub mod keyed_diff;
 pub mod merge;
 pub mod publish;

@@ -2,3 +2,4 @@
 
 pub mod published_scan;
 pub mod source;
+pub mod table_changes;

@@ -44,6 +44,8 @@ pub(super) struct Attempt {
     pub started_at: i64,
     /// What the run reserves of the session's memory.
     pub pool: Arc<RunPool>,
+    /// Raised when the keys of a source's changes could not be had: the source is read whole then.
+    pub hand_on_refused: Arc<AtomicBool>,
     committing: Arc<AtomicBool>,
     spilled: Arc<AtomicU64>,
 }
@@ -82,6 +84,7 @@ impl Attempt {
             requested_at: now,
             started_at: now,
             pool: Arc::new(RunPool::new(Arc::clone(&host.state.runtime_env().memory_pool))),
+            hand_on_refused: Arc::default(),
             committing: Arc::default(),
             spilled: Arc::default(),
         })
@@ -173,6 +176,10 @@ impl Attempt {
 
     pub fn spilled(&self) -> u64 {
         self.spilled.load(Ordering::Acquire)
+    }
+
+    pub fn is_hand_on_refused(&self) -> bool {
+        self.hand_on_refused.load(Ordering::Acquire)
     }
 
     pub fn is_committing(&self) -> bool {

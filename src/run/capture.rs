@@ -1,35 +1,39 @@
 //! Capture: read the source once, diff it by key against the baseline, and seal what was found.
 //!
 //! ```text
-//! identity ─► KeyedDiff(index of the base, source) ─► identity again ─► base still newest? ─► seal (create-only)
+//! identity ─► files to skip ─► KeyedDiff(index of the base, source) ─► identity again ─► base still newest? ─► seal
 //! ```
 //!
 //! The seal pins base, revision, source identity, counts and files. Whoever seals first decides; a second attempt
 //! of the same run adopts that seal. Nothing here ever touches what is published.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
 
 use crate::error::{Error, ErrorCode, Result};
-use crate::exec::index_scan::IndexScanExec;
-use crate::exec::keyed_diff::{DiffOutcome, DiffReport, DiffSpec, KeyedDiffExec};
+use crate::exec::index_scan::{IndexScanExec, KeyRanges, Scope};
+use crate::exec::keyed_diff::{DiffOutcome, DiffReport, DiffSpec, KeyedDiffExec, SRC, change_schema};
 use crate::plan::source::{ResolvedSource, SourceIdentity, check_identity, resolve, same_identity};
 use crate::spec::{RunReason, check_same_types};
-use crate::store::{Capture, DeadRows, Seal, SealOutcome, SourceFile, SourceState, deletion_vector};
+use crate::store::{Capture, DeadRows, Seal, SealOutcome, SourceState, deletion_vector};
 use crate::table::IncrementalTable;
 
 use super::attempt::Attempt;
 use super::flow::tables_behind;
+use super::hand_on::{HandOn, PinnedSource, Totals};
 use super::plans::with_empty_hidden;
+use super::skip::{FileChoice, Seen};
 
 /// Where the counts come from.
 #[derive(Debug)]
 enum Counts {
     /// The diff counts.
     Diff(Arc<DiffOutcome>),
+    /// The diff counts the changes of the source; the rest is known.
+    Changes(Arc<DiffOutcome>, Totals),
     /// A table that is recomputed whole is not diffed: every row that was read is handed on.
     Whole(OnceLock<DiffReport>),
 }
@@ -40,7 +44,12 @@ pub(super) struct CaptureContext {
     pub attempt: Arc<Attempt>,
     pub source: ResolvedSource,
     pub before: SourceIdentity,
-    pub table_version: Option<(String, u64)>,
+    /// The version of a source that is itself an incremental table.
+    pub pinned: Option<PinnedSource>,
+    /// How a source that is itself an incremental table is read.
+    pub hand_on: HandOn,
+    /// Which files of a source of files are read.
+    pub choice: FileChoice,
     counts: Counts,
     pub started: Duration,
     /// Whether the diff has a baseline, so that counts are relative to it.
@@ -49,8 +58,8 @@ pub(super) struct CaptureContext {
 
 /// Resolves and checks the source and plans the diff.
 pub(super) async fn prepare(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContext>, Arc<dyn ExecutionPlan>)> {
-    let started = attempt.elapsed();
-    let (source, table_version) = open_source(attempt).await?;
+    let (started, listed_at) = (attempt.elapsed(), attempt.now());
+    let (source, pinned) = open_source(attempt).await?;
     let previous = previous_source(attempt).await?;
     let before = source.identity().await?;
     check_identity(attempt.name(), previous.as_ref(), &before)?;
@@ -58,15 +67,45 @@ pub(super) async fn prepare(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContex
 
     let definition = attempt.definition();
     let columns: Vec<String> = definition.input_schema.fields().iter().map(|field| field.name().clone()).collect();
-    source.check_headers(&columns).await?;
-    let scan = source.plan(&columns).await?;
-    let (counts, plan, against_base) =
-        if definition.incremental { diff(attempt, scan)? } else { (Counts::Whole(OnceLock::new()), with_empty_hidden(scan)?, false) };
-    let attempt = Arc::clone(attempt);
-    Ok((Arc::new(CaptureContext { attempt, source, before, table_version, counts, started, against_base }), plan))
+    let seen = Seen { source: &source, columns: &columns, identity: &before, listed_at, previous: previous.as_ref() };
+    let choice = FileChoice::decide(attempt, seen).await?;
+    let hand_on = match &pinned {
+        None if !tables_behind(source.provider.as_ref()).is_empty() => HandOn::behind_view(),
+        pinned => HandOn::decide(attempt, pinned.as_ref(), previous.as_ref()).await,
+    };
+    let (counts, plan) = plan(attempt, &source, (&choice, &hand_on), &columns).await?;
+    let (attempt, against_base) = (Arc::clone(attempt), definition.incremental && attempt.extends_base());
+    Ok((Arc::new(CaptureContext { attempt, source, before, pinned, hand_on, choice, counts, started, against_base }), plan))
 }
 
-fn diff(attempt: &Attempt, scan: Arc<dyn ExecutionPlan>) -> Result<(Counts, Arc<dyn ExecutionPlan>, bool)> {
+/// The plan of the rows that are handed on, and who counts them.
+async fn plan(
+    attempt: &Attempt,
+    source: &ResolvedSource,
+    (choice, hand_on): (&FileChoice, &HandOn),
+    columns: &[String],
+) -> Result<(Counts, Arc<dyn ExecutionPlan>)> {
+    if choice.is_unchanged() {
+        let nothing = EmptyExec::new(change_schema(attempt.definition()));
+        return Ok((Counts::Whole(OnceLock::from(DiffReport::default())), Arc::new(nothing)));
+    }
+    source.check_headers(columns, |path| choice.is_read(path)).await?;
+    let (scan, has_ordinals) = match hand_on.scan(source, columns).await? {
+        Some(changes) => (changes, false),
+        None => choice.scan(source, columns).await?,
+    };
+    match attempt.definition().incremental {
+        true => diff(attempt, (scan, has_ordinals), choice, hand_on),
+        false => Ok((Counts::Whole(OnceLock::new()), with_empty_hidden(scan)?)),
+    }
+}
+
+fn diff(
+    attempt: &Attempt,
+    (scan, has_ordinals): (Arc<dyn ExecutionPlan>, bool),
+    choice: &FileChoice,
+    hand_on: &HandOn,
+) -> Result<(Counts, Arc<dyn ExecutionPlan>)> {
     let definition = attempt.definition();
     let spec = DiffSpec {
         table: attempt.name().to_string(),
@@ -74,18 +113,32 @@ fn diff(attempt: &Attempt, scan: Arc<dyn ExecutionPlan>) -> Result<(Counts, Arc<
         tracked: definition.tracked_fields().into_iter().cloned().collect(),
         fingerprinter: attempt.fingerprinter()?,
         hash: attempt.host.key_hash,
-        source_ordinals: None,
+        source_ordinals: has_ordinals.then(|| SRC.to_string()),
     };
-    let against_base = attempt.extends_base();
-    let index = attempt.base.as_ref().filter(|_| against_base).map(|base| {
-        Arc::new(IndexScanExec::new(attempt.incarnation.clone(), Arc::clone(&base.files), &spec.key)) as Arc<dyn ExecutionPlan>
-    });
-    let diff = Arc::new(KeyedDiffExec::try_new(index, scan, spec)?);
-    Ok((Counts::Diff(diff.outcome()), diff, against_base))
+    let base = attempt.base.as_ref().filter(|_| attempt.extends_base());
+    let index = |scope: Scope| {
+        base.map(|base| {
+            Arc::new(IndexScanExec::new(attempt.incarnation.clone(), Arc::clone(&base.files), &spec.key).with_scope(scope)) as _
+        })
+    };
+    if choice.skipped().is_empty() {
+        let index = index(Scope::All).map(|index| hand_on.scope(attempt, index, &spec)).transpose()?;
+        let diff = Arc::new(KeyedDiffExec::try_new(index, scan, spec)?);
+        let counts = match hand_on.totals() {
+            Some(totals) => Counts::Changes(diff.outcome(), totals),
+            None => Counts::Diff(diff.outcome()),
+        };
+        return Ok((counts, diff));
+    }
+    let (skipped, ranges) = (Arc::new(choice.skipped().clone()), Arc::new(KeyRanges::new(&spec.key)));
+    let outside = index(Scope::Unread(Arc::clone(&skipped), Arc::clone(&ranges)));
+    let outside = outside.ok_or_else(|| Error::internal("source files are skipped without a base"))?;
+    let diff = KeyedDiffExec::try_new(index(Scope::Read(skipped)), scan, spec)?.with_outside(outside, ranges);
+    Ok((Counts::Diff(diff.outcome()), Arc::new(diff)))
 }
 
 /// The source; one that is itself an incremental table is pinned at its newest version.
-async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<(String, u64)>)> {
+async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<PinnedSource>)> {
     let mut source = resolve(&attempt.host.state, attempt.name(), &attempt.definition().source).await?;
     for handle in tables_behind(source.provider.as_ref()) {
         if handle.newest().await?.is_none() {
@@ -97,13 +150,13 @@ async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<(Strin
         }
     }
     let Some(table) = source.provider.downcast_ref::<IncrementalTable>() else { return Ok((source, None)) };
-    let handle = table.handle();
+    let handle = Arc::clone(table.handle());
     let Some(snapshot) = handle.newest().await? else { return Ok((source, None)) };
     let version = snapshot.version.unwrap_or_default();
-    let pinned = (snapshot.incarnation.id().to_string(), version);
+    let manifest = handle.incarnation().slot(version).await?.map(|slot| slot.manifest_hash);
     source.schema = Arc::clone(&snapshot.output_schema);
-    source.provider = Arc::new(IncrementalTable::at(Arc::clone(handle), snapshot));
-    Ok((source, Some(pinned)))
+    source.provider = Arc::new(IncrementalTable::at(Arc::clone(&handle), Arc::clone(&snapshot)));
+    Ok((source, Some(PinnedSource { handle, snapshot, version, manifest })))
 }
 
 /// What the base's run saw of this source; nothing when it read another one.
@@ -145,17 +198,19 @@ impl CaptureContext {
     pub fn report(&self) -> Result<&DiffReport> {
         let report = match &self.counts {
             Counts::Diff(outcome) => outcome.report(),
+            Counts::Changes(outcome, totals) => totals.of(outcome),
             Counts::Whole(report) => report.get(),
         };
         let report = report.ok_or_else(|| Error::internal("the diff ended without its counts"))?;
-        if report.created + report.updated + report.unchanged != report.scanned {
+        if report.created + report.updated + report.unchanged != report.scanned + report.skipped {
             return Err(Error::internal(format!(
-                "table {:?}: created {} + updated {} + unchanged {} is not the {} rows scanned",
+                "table {:?}: created {} + updated {} + unchanged {} is not the {} rows scanned + {} skipped",
                 self.attempt.name(),
                 report.created,
                 report.updated,
                 report.unchanged,
-                report.scanned
+                report.scanned,
+                report.skipped
             )));
         }
         Ok(report)
@@ -168,13 +223,17 @@ impl CaptureContext {
         }
     }
 
-    /// Checks that source and base stood still, then seals `capture` (which gets the dead rows), or adopts the seal
-    /// that another attempt of this run made first.
-    pub async fn seal(&self, capture: impl FnOnce(Vec<DeadRows>) -> Capture + Send) -> Result<Seal> {
+    /// Checks that source and base stood still, and says what the seal of `capture` (which gets the dead rows) is.
+    pub async fn pin(&self, capture: impl FnOnce(Vec<DeadRows>) -> Capture + Send) -> Result<Seal> {
         same_identity(self.attempt.name(), &self.before, &self.source.identity().await?)?;
         self.attempt.check_base_is_newest().await?;
         let dead = self.write_dead_rows().await?;
-        let seal = self.describe(capture(dead)).await?;
+        self.describe(capture(dead))
+    }
+
+    /// Seals `capture`, or adopts the seal that another attempt of this run made first.
+    pub async fn seal(&self, capture: impl FnOnce(Vec<DeadRows>) -> Capture + Send) -> Result<Seal> {
+        let seal = self.pin(capture).await?;
         match self.attempt.runs.write_seal(&seal).await? {
             SealOutcome::Won => Ok(seal),
             SealOutcome::Lost(other) => Ok(other),
@@ -184,7 +243,7 @@ impl CaptureContext {
     /// What the seal would say, for a run that stores nothing.
     pub async fn unsealed(&self) -> Result<Seal> {
         same_identity(self.attempt.name(), &self.before, &self.source.identity().await?)?;
-        self.describe(Capture::Input { changes: vec![], dead: vec![] }).await
+        self.describe(Capture::Input { changes: vec![], dead: vec![] })
     }
 
     async fn write_dead_rows(&self) -> Result<Vec<DeadRows>> {
@@ -200,8 +259,20 @@ impl CaptureContext {
         Ok(dead)
     }
 
-    async fn describe(&self, capture: Capture) -> Result<Seal> {
+    /// Rows of the base that are out of the diff, because their source files are skipped: all that it did not load.
+    fn skipped_rows(&self) -> Result<u64> {
+        let (report, rows) = (self.report()?, self.attempt.base.as_ref().map_or(0, |base| base.manifest.rows));
+        if self.choice.skipped().is_empty() {
+            return Ok(0);
+        }
+        let loaded = report.updated + report.unchanged + report.deleted;
+        rows.checked_sub(loaded).ok_or_else(|| Error::internal(format!("the diff met {loaded} rows of a base of {rows}")))
+    }
+
+    fn describe(&self, capture: Capture) -> Result<Seal> {
         let (attempt, report) = (&self.attempt, self.report()?);
+        let (files_read, files_skipped) = self.choice.counts();
+        let origins = matches!(self.counts, Counts::Diff(_)).then_some(&report.origins);
         Ok(Seal {
             run: attempt.run.clone(),
             attempt: attempt.id.clone(),
@@ -212,43 +283,17 @@ impl CaptureContext {
             created: report.created,
             updated: report.updated,
             deleted: report.deleted,
-            unchanged: report.unchanged,
+            unchanged: report.unchanged + self.skipped_rows()?,
             scanned: report.scanned,
-            files_read: u64::try_from(self.before.files.len()).unwrap_or(u64::MAX),
-            files_skipped: 0,
-            source: self.source_state().await?,
+            files_read,
+            files_skipped,
+            source: self.choice.state(origins, self.pinned.as_ref()),
             captured_at: attempt.now(),
             ms_capture: attempt.ms_since(self.started),
             peak_memory_bytes: attempt.pool.peak().max(report.peak_memory_bytes),
             spilled_bytes: report.spilled_bytes,
             capture,
         })
-    }
-
-    /// The source's identity with ordinals: a file that the base knows keeps its ordinal, a new one gets an unused one.
-    async fn source_state(&self) -> Result<SourceState> {
-        let previous = match &self.attempt.base {
-            Some(base) => self.attempt.incarnation.source_state(&base.manifest).await?,
-            None => SourceState::default(),
-        };
-        let known: BTreeMap<&str, u32> = previous.files.iter().map(|f| (f.path.as_str(), f.ordinal)).collect();
-        let mut next_ordinal = previous.next_ordinal;
-        let mut files = Vec::with_capacity(self.before.files.len());
-        for seen in &self.before.files {
-            let ordinal = known.get(seen.path.as_str()).copied().unwrap_or_else(|| {
-                next_ordinal += 1;
-                next_ordinal - 1
-            });
-            files.push(SourceFile {
-                ordinal,
-                path: seen.path.clone(),
-                bytes: seen.bytes,
-                e_tag: seen.e_tag.clone(),
-                modified: seen.modified,
-                changed: seen.changed,
-            });
-        }
-        Ok(SourceState { files, table_version: self.table_version.clone(), next_ordinal })
     }
 }
 

@@ -1,11 +1,16 @@
 //! The one way to a new version: parts, source identity, manifest, slot.
+//!
+//! ```text
+//! stage    parts of the file list │ source identity ─► manifest     what the base has already is named again; the seal may
+//! accept   the version's slot                                       be written at the same time, the slot only after it
+//! ```
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::{Revision, RunSummary};
-use crate::store::{CommitOutcome, DataFile, FORMAT, Manifest, SourceState, VersionDelta, VersionKind};
+use crate::store::{CommitOutcome, DataFile, FORMAT, Manifest, ObjectRef, SourceState, StagedVersion, VersionDelta, VersionKind};
 
 use super::attempt::{Attempt, Base};
 use super::history;
@@ -22,23 +27,35 @@ pub(super) struct NewVersion<'a> {
     pub floor: u64,
 }
 
+/// A version that is written and not accepted.
+#[derive(Debug)]
+pub(super) struct Staged {
+    version: StagedVersion,
+    summary: RunSummary,
+}
+
 /// Writes the manifest and wins the version slot, or fails with `RUN_CONFLICT` and leaves nothing visible.
 /// `summary` gets its version, totals and end; `started` is when publishing began.
-pub(super) async fn commit_version(
-    attempt: &Attempt,
-    new: NewVersion<'_>,
-    mut summary: RunSummary,
-    started: Duration,
-) -> Result<RunSummary> {
+pub(super) async fn commit_version(attempt: &Attempt, new: NewVersion<'_>, summary: RunSummary, started: Duration) -> Result<RunSummary> {
+    accept(attempt, stage(attempt, new, summary, started).await?).await
+}
+
+/// Writes everything but the slot.
+pub(super) async fn stage(attempt: &Attempt, new: NewVersion<'_>, mut summary: RunSummary, started: Duration) -> Result<Staged> {
     let incarnation = &attempt.incarnation;
     let version = attempt.next_version();
     let (base_files, base_parts) = match new.base {
         Some(base) => (base.files.as_slice(), base.manifest.parts.as_slice()),
         None => (&[][..], &[][..]),
     };
-    let parts = incarnation.write_files(base_parts, &new.files).await?;
-    let source = incarnation.write_source_state(&new.source).await?;
-    let metadata: u64 = parts.iter().filter(|part| !base_parts.contains(part)).map(|part| part.bytes).sum::<u64>() + source.bytes;
+    let write_parts = async {
+        let is_same = new.base.is_some_and(|base| *base.files == new.files);
+        if is_same { Ok(base_parts.to_vec()) } else { incarnation.write_files(base_parts, &new.files).await }
+    };
+    let (parts, source) = futures::try_join!(write_parts, source_state(attempt, &new))?;
+    let base_objects = base_parts.iter().chain(new.base.and_then(|base| base.manifest.source.as_ref())).collect::<Vec<_>>();
+    let written = parts.iter().chain([&source]).filter(|object| !base_objects.contains(object));
+    let metadata: u64 = written.map(|object| object.bytes).sum();
     let vectors: u64 = changed_vectors(base_files, &new.files);
     let rows = new.files.iter().map(DataFile::live_rows).sum();
     // Versions are ordered by their numbers; the time only has to move forward with them.
@@ -66,9 +83,27 @@ pub(super) async fn commit_version(
         floor: new.floor.max(new.base.map_or(0, |base| base.manifest.floor)),
         summary,
     };
+    let version = incarnation.stage(&manifest, &attempt.run, &attempt.id).await?;
+    Ok(Staged { version, summary: manifest.summary })
+}
+
+/// The state of the source; one that is the base's to the last file is named again.
+async fn source_state(attempt: &Attempt, new: &NewVersion<'_>) -> Result<ObjectRef> {
+    let incarnation = &attempt.incarnation;
+    if let Some((base, known)) = new.base.and_then(|base| Some((base, base.manifest.source.as_ref()?)))
+        && incarnation.source_state(&base.manifest).await? == new.source
+    {
+        return Ok(known.clone());
+    }
+    incarnation.write_source_state(&new.source).await
+}
+
+/// Wins the version's slot, or fails with `RUN_CONFLICT` and leaves nothing visible.
+pub(super) async fn accept(attempt: &Attempt, staged: Staged) -> Result<RunSummary> {
+    let (incarnation, version) = (&attempt.incarnation, attempt.next_version());
     attempt.set_committing();
-    match incarnation.commit(&manifest, &attempt.run, &attempt.id).await? {
-        CommitOutcome::Committed(_) => Ok(manifest.summary),
+    match incarnation.accept(staged.version).await? {
+        CommitOutcome::Committed(_) => Ok(staged.summary),
         // Another attempt of this very run was first: its version is this run's answer.
         CommitOutcome::Lost(winner) if winner.run == attempt.run => history::version_summary(incarnation, &winner).await,
         CommitOutcome::Lost(winner) => Err(Error::new(

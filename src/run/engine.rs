@@ -7,6 +7,7 @@ use datafusion::error::DataFusionError;
 use datafusion::physical_plan::{ExecutionPlan, collect};
 
 use crate::error::{Error, ErrorCode, Result};
+use crate::exec::publish::PublishSink;
 use crate::exec::seal::SealSink;
 use crate::handler::BoundHandler;
 use crate::plan::source::is_transient;
@@ -52,23 +53,36 @@ async fn admitted(host: &Host, table: &Arc<TableHandle>, request: &RefreshReques
         RunMode::Published => incarnation.take_lease(run, &attempt.id).await?,
         RunMode::Draft => incarnation.take_draft_lease(run, &attempt.id).await?,
     };
-    let result = leased(attempt, request, stored, known).await;
+    let ended = match leased(attempt, request, stored, known).await {
+        Ok(Ended::Answered(result)) => Ok(result),
+        Ok(Ended::Worked(attempt, result)) => return Ok(end(&attempt, result, lease).await),
+        Err(error) => Err(error),
+    };
     release(lease).await;
-    result
+    ended
+}
+
+/// What came of a run under its lease.
+enum Ended {
+    /// It had its answer already.
+    Answered(RunResult),
+    /// An attempt was made, whose end is not recorded yet.
+    Worked(Arc<Attempt>, RunResult),
 }
 
 /// The part that runs under the lease.
-async fn leased(mut attempt: Attempt, request: &RefreshRequest, stored: RunRequest, known: bool) -> Result<RunResult> {
+async fn leased(mut attempt: Attempt, request: &RefreshRequest, stored: RunRequest, known: bool) -> Result<Ended> {
     // Another attempt may have got further between the first look and the lease: only now is the answer final.
     let seal = match admit(&attempt.incarnation, attempt.name(), &attempt.run, request, stored.requested_at).await? {
-        Admission::Answered(summary) => return Ok(RunResult { summary: *summary, error: None }),
+        Admission::Answered(summary) => return Ok(Ended::Answered(RunResult { summary: *summary, error: None })),
         Admission::Go { seal, .. } => seal,
     };
     attempt.requested_at = stored.requested_at;
-    if !known {
-        attempt.runs.write_request(&stored).await?;
-    }
-    attempt.runs.start_attempt(&attempt.id).await?;
+    // Neither says anything without the other, so both are written at the same time.
+    let ask = async { if known { Ok(()) } else { attempt.runs.write_request(&stored).await.map(drop) } };
+    let (asked, begun) = futures::join!(ask, attempt.runs.start_attempt(&attempt.id));
+    asked?;
+    begun?;
     let (attempt, outcome) = match adopt(attempt.clone(), seal.as_deref()).await.map(Arc::new) {
         Ok(adopted) => {
             let outcome = cancellable(&adopted, seal).await;
@@ -76,11 +90,24 @@ async fn leased(mut attempt: Attempt, request: &RefreshRequest, stored: RunReque
         }
         Err(error) => (Arc::new(attempt), Err(error)),
     };
-    let result = record(&attempt, outcome).await;
-    if result.error.is_none() && request.mode == RunMode::Published {
-        compaction::after_run(&attempt).await;
+    let result = describe(&attempt, outcome).await;
+    Ok(Ended::Worked(attempt, result))
+}
+
+/// Records the end and lets go of the lease. A published run compacts in between, where that is due; else nothing depends
+/// on the order, since its version says that it has ended.
+async fn end(attempt: &Attempt, result: RunResult, lease: Lease) -> RunResult {
+    let is_published = result.error.is_none() && attempt.mode == RunMode::Published;
+    if is_published && !compaction::is_due(attempt).await {
+        futures::join!(record(attempt, &result), release(lease));
+        return result;
     }
-    Ok(result)
+    record(attempt, &result).await;
+    if is_published {
+        compaction::after_run(attempt).await;
+    }
+    release(lease).await;
+    result
 }
 
 async fn release(lease: Lease) {
@@ -132,9 +159,9 @@ async fn after_cancel(attempt: &Attempt) -> Result<RunSummary> {
     ))
 }
 
-/// Writes the end record; a run keeps its error.
-async fn record(attempt: &Attempt, outcome: Result<RunSummary>) -> RunResult {
-    let result = match outcome {
+/// The run's row; a run keeps its error.
+async fn describe(attempt: &Attempt, outcome: Result<RunSummary>) -> RunResult {
+    match outcome {
         Ok(summary) => RunResult { summary, error: None },
         Err(error) => {
             let mut summary = attempt.summary(state_of(&error));
@@ -146,12 +173,15 @@ async fn record(attempt: &Attempt, outcome: Result<RunSummary>) -> RunResult {
             summary.error_message = Some(error.message().to_string());
             RunResult { summary, error: Some(error) }
         }
-    };
+    }
+}
+
+/// Writes the end record.
+async fn record(attempt: &Attempt, result: &RunResult) {
     if let Err(error) = attempt.runs.end_attempt(&attempt.id, &result.summary).await {
         // The version slot or the seal already says what counts; the record is for people.
         log::warn!("table {:?}: the end of run {:?} was not recorded: {error}", attempt.name(), attempt.run.as_str());
     }
-    result
 }
 
 fn state_of(error: &Error) -> RunState {
@@ -174,10 +204,15 @@ async fn drive(attempt: &Arc<Attempt>, seal: Option<Box<Seal>>) -> Result<RunSum
     let mut wait = attempt.options.capture_backoff;
     loop {
         attempt.host.report(attempt.name(), Phase::Capture);
+        let is_whole = attempt.is_hand_on_refused();
         let error = match capture_once(attempt, &handler).await {
             Ok(summary) => return Ok(summary),
             Err(error) => error,
         };
+        if attempt.is_hand_on_refused() && !is_whole {
+            log::warn!("table {:?}: run {:?} reads its source whole: {error}", attempt.name(), attempt.run.as_str());
+            continue;
+        }
         if retries >= attempt.options.capture_retries || !is_transient_capture(&error) {
             return Err(error);
         }
@@ -195,14 +230,20 @@ fn is_transient_capture(error: &Error) -> bool {
 
 async fn capture_once(attempt: &Arc<Attempt>, handler: &BoundHandler) -> Result<RunSummary> {
     let (context, diff) = capture::prepare(attempt).await?;
-    if handler.proven() && attempt.definition().incremental {
+    if context.choice.is_unchanged() {
+        // Nothing to read, nothing to compare, nothing to write: no plan at all.
         let publication = Publication::new(Arc::clone(attempt), Pinned::OnePass(context));
-        let plan = plans::one_pass_plan(attempt, handler, diff, publication.clone()).await?;
-        return published(attempt, plan, &publication).await;
+        return publication.publish(vec![]).await;
     }
-    let sink = Arc::new(InputSeal::new(context));
+    let noted = |error| context.hand_on.noted(attempt, error);
+    if handler.proven() && attempt.definition().incremental {
+        let publication = Publication::new(Arc::clone(attempt), Pinned::OnePass(Arc::clone(&context)));
+        let plan = plans::one_pass_plan(attempt, handler, diff, publication.clone()).await?;
+        return published(attempt, plan, &publication).await.map_err(noted);
+    }
+    let sink = Arc::new(InputSeal::new(Arc::clone(&context)));
     let plan = plans::capture_plan(attempt, diff, sink.clone())?;
-    execute(attempt, Arc::clone(&plan), ErrorCode::CaptureFailed, "capturing the source failed").await?;
+    execute(attempt, Arc::clone(&plan), ErrorCode::CaptureFailed, "capturing the source failed").await.map_err(noted)?;
     attempt.add_spilled(spilled(&plan));
     let seal = sink.sealed.get().cloned().ok_or_else(|| Error::internal("the capture ended without a seal"))?;
     finish(attempt, handler, seal).await
@@ -244,7 +285,7 @@ async fn finish(attempt: &Arc<Attempt>, handler: &BoundHandler, seal: Seal) -> R
     let publication = Publication::new(Arc::clone(attempt), Pinned::Sealed(Box::new(seal)));
     // A query over the whole input may have rows for no input (a count), so it runs also then.
     if changes.is_empty() && attempt.definition().incremental {
-        return crate::exec::publish::PublishSink::publish(publication.as_ref(), vec![]).await;
+        return publication.publish(vec![]).await;
     }
     let plan = plans::sealed_plan(attempt, handler, &changes, publication.clone()).await?;
     published(attempt, plan, &publication).await

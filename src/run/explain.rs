@@ -10,6 +10,7 @@ use crate::spec::{RunId, RunReason};
 use crate::table::TableHandle;
 
 use super::attempt::Attempt;
+use super::capture::CaptureContext;
 use super::publish::{Pinned, Publication};
 use super::{Host, RefreshRequest, capture, engine, plans};
 
@@ -22,8 +23,7 @@ pub async fn explain_refresh(host: &Host, table: &Arc<TableHandle>) -> Result<Ve
     let attempt = Arc::new(Attempt::open(host, table, &RefreshRequest::default(), run).await?);
     let handler = BoundHandler::bind(attempt.name(), attempt.definition(), &host.handlers, &host.state)?;
     let (context, diff) = capture::prepare(&attempt).await?;
-    let files = context.before.files.len();
-    let mut rows = vec![("decision".to_string(), decision(&attempt, handler.proven(), files))];
+    let mut rows = vec![("decision".to_string(), decision(&attempt, handler.proven(), &context))];
     if handler.proven() && attempt.definition().incremental {
         let publication = Publication::new(Arc::clone(&attempt), Pinned::OnePass(context));
         let plan = plans::one_pass_plan(&attempt, &handler, diff, publication).await?;
@@ -39,7 +39,7 @@ pub async fn explain_refresh(host: &Host, table: &Arc<TableHandle>) -> Result<Ve
     Ok(rows)
 }
 
-fn decision(attempt: &Attempt, proven: bool, files: usize) -> String {
+fn decision(attempt: &Attempt, proven: bool, context: &CaptureContext) -> String {
     let why = match attempt.reason_before_diff() {
         RunReason::Initial => "initial: the table was never published, all rows are handled",
         RunReason::RebuildRevision => "rebuild_revision: the published version is of another revision, all rows are handled",
@@ -49,5 +49,7 @@ fn decision(attempt: &Attempt, proven: bool, files: usize) -> String {
     let base =
         attempt.base.as_ref().map_or("none".to_string(), |base| format!("version {} ({} rows)", base.slot.version, base.manifest.rows));
     let pass = if proven { "proven, one pass" } else { "checked row by row after a sealed capture" };
-    format!("{why}\nbase: {base}\nrevision: {}\nhandler: {pass}\nsource files: {files} to read, 0 skipped", attempt.revision.number)
+    let source = context.hand_on.explain().map_or(String::new(), |line| format!("\n{line}"));
+    let files = &context.choice;
+    format!("{why}\nbase: {base}\nrevision: {}\nhandler: {pass}\n{files}{source}", attempt.revision.number)
 }

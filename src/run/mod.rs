@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! open ─► capture ─► seal ─► guard ─► handle + check + write ─► publish
-//!  │        └ reads the source exactly once; after the seal it is never read again
+//!  │        └ reads the source at most once, without files that did not change; after the seal it is never read again
 //!  └ lease, base version, active revision; a known run id answers, adopts its seal, or is refused
 //! ```
 //!
@@ -19,6 +19,7 @@ mod engine;
 mod explain;
 mod flow;
 mod guard;
+mod hand_on;
 mod history;
 mod host;
 mod open;
@@ -28,6 +29,7 @@ mod publish;
 mod request;
 mod rollback;
 mod row;
+mod skip;
 mod trial;
 mod vacuum;
 

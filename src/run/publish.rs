@@ -1,12 +1,13 @@
 //! Publish: what becomes of the files that the publish plan wrote.
 //!
 //! ```text
-//! PublishExec ── files ──► Publication ── (one pass: seal) ── guard ──► commit a version
+//! PublishExec ── files ──► Publication ── guard ── (one pass: seal │ manifest, side by side) ──► the version's slot
 //!                                     └── draft: name the output, touch no version
 //! ```
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
@@ -17,12 +18,12 @@ use crate::exec::keyed_diff::KeyedDiffExec;
 use crate::exec::publish::PublishSink;
 use crate::spec::{RunMode, RunReason, RunState, RunSummary};
 use crate::store::dead::apply_dead;
-use crate::store::{Capture, DataFile, DeadRows, Seal, VersionKind, deletion_vector};
+use crate::store::{Capture, DataFile, DeadRows, Seal, SealOutcome, VersionKind, deletion_vector};
 
 use super::Phase;
 use super::attempt::Attempt;
 use super::capture::CaptureContext;
-use super::commit::{NewVersion, commit_version};
+use super::commit::{NewVersion, Staged, accept, stage};
 use super::open::overtaken;
 use super::{draft, guard};
 
@@ -41,7 +42,7 @@ pub(super) struct Publication {
     pub attempt: Arc<Attempt>,
     pub pinned: Pinned,
     /// When handling began, on the clock's elapsed time.
-    pub started: std::time::Duration,
+    pub started: Duration,
     /// What writing took, once the files are written.
     work: OnceLock<Work>,
     /// The run's row, once it is published.
@@ -102,14 +103,33 @@ impl PublishSink for Publication {
                 publish_sealed(&self.attempt, seal, files, Work { ms_handle, ms_write, ..work }).await?
             }
             Pinned::OnePass(capture) => {
-                let seal = capture.seal(|dead| Capture::Output { files, dead, ms_handle: 0, ms_write: 0 }).await?;
-                match overtaken(&self.attempt, &seal).await? {
-                    Some(answer) => answer,
-                    None => publish_output(&self.attempt, &seal, self.work.get().copied().unwrap_or_default()).await?,
-                }
+                let seal = capture.pin(|dead| Capture::Output { files, dead, ms_handle: 0, ms_write: 0 }).await?;
+                seal_and_publish(&self.attempt, &seal, self.work.get().copied().unwrap_or_default()).await?
             }
         };
         Ok(self.result.get_or_init(|| summary).clone())
+    }
+}
+
+/// Seals a run whose capture is its output, and publishes it. The manifest names nothing that the seal could change, so
+/// both are written at the same time; the slot waits for the seal.
+async fn seal_and_publish(attempt: &Attempt, seal: &Seal, work: Work) -> Result<RunSummary> {
+    let Capture::Output { files, .. } = &seal.capture else { return Err(Error::internal("a seal of one pass holds no output")) };
+    let write = attempt.runs.write_seal(seal);
+    if attempt.mode == RunMode::Draft || guard::check(attempt, seal).is_err() {
+        return match write.await? {
+            SealOutcome::Won => publish_output(attempt, seal, work).await,
+            SealOutcome::Lost(first) => publish_output(attempt, &first, work).await,
+        };
+    }
+    let started = attempt.elapsed();
+    attempt.host.report(attempt.name(), Phase::Publish);
+    let stage = stage_sealed(attempt, seal, files.clone(), (summarize(attempt, seal, files, work), started));
+    // Both to their ends: a write that is dropped half-way has no known outcome.
+    let (written, staged) = futures::join!(write, stage);
+    match written? {
+        SealOutcome::Won => accept(attempt, staged?).await,
+        SealOutcome::Lost(first) => publish_output(attempt, &first, work).await,
     }
 }
 
@@ -118,6 +138,9 @@ pub(super) async fn publish_output(attempt: &Attempt, seal: &Seal, work: Work) -
     let Capture::Output { files, ms_handle, ms_write, .. } = &seal.capture else {
         return Err(Error::internal("the seal holds an input capture where an output was expected"));
     };
+    if let Some(answer) = overtaken(attempt, seal).await? {
+        return Ok(answer);
+    }
     guard::check(attempt, seal)?;
     let work = Work { ms_handle: *ms_handle, ms_write: *ms_write, ..work };
     publish_sealed(attempt, seal, files.clone(), work).await
@@ -133,12 +156,22 @@ async fn publish_sealed(attempt: &Attempt, seal: &Seal, files: Vec<DataFile>, wo
         summary.ms_publish = Some(attempt.ms_since(started));
         return draft::store(attempt, files, summary).await;
     }
+    accept(attempt, stage_sealed(attempt, seal, files, (summary, started)).await?).await
+}
+
+/// Writes the version that a seal makes, all but its slot.
+async fn stage_sealed(
+    attempt: &Attempt,
+    seal: &Seal,
+    files: Vec<DataFile>,
+    (mut summary, started): (RunSummary, Duration),
+) -> Result<Staged> {
     let all = complete_files(attempt, seal, files).await?;
     let kind = if keeps_base(seal) { VersionKind::Run } else { VersionKind::Rebuild };
     let new =
         NewVersion { kind, revision: &attempt.revision, files: all, source: seal.source.clone(), base: attempt.base.as_ref(), floor: 0 };
     summary.state = RunState::Published;
-    commit_version(attempt, new, summary, started).await
+    stage(attempt, new, summary, started).await
 }
 
 fn keeps_base(seal: &Seal) -> bool {

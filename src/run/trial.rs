@@ -11,6 +11,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::handler::{BoundHandler, SqlHandlerRequest, analyze_sql};
 use crate::plan::source::resolve;
 use crate::spec::{Definition, HandlerSpec, Revision, RunId, RunMode, RunState, RunSummary};
+use crate::store::Seal;
 use crate::table::TableHandle;
 
 use super::attempt::Attempt;
@@ -23,15 +24,10 @@ use super::{Host, RefreshRequest, capture, plans};
 pub async fn dry_run(host: &Host, table: &Arc<TableHandle>, request: RefreshRequest) -> Result<RunSummary> {
     let run = RunId::new(host.env.ids.id()?)?;
     let attempt = Arc::new(Attempt::open(host, table, &request, run).await?);
-    let (context, diff) = capture::prepare(&attempt).await?;
-    let failed = |e| {
-        let what = format!("table {:?}: reading the source failed. Remedy: mend the source and run again", attempt.name());
-        Error::from_datafusion(e, ErrorCode::CaptureFailed, what)
+    let seal = match counted(&attempt).await {
+        Err(_) if attempt.is_hand_on_refused() => counted(&attempt).await?,
+        counted => counted?,
     };
-    let stream = execute_stream(diff, attempt.task_context()).map_err(failed)?;
-    let rows = stream.try_fold(0, |rows, batch| std::future::ready(Ok(rows + batch.num_rows()))).await.map_err(failed)?;
-    context.counted(u64::try_from(rows).unwrap_or(u64::MAX));
-    let seal = context.unsealed().await?;
     let mut summary = attempt.summary(RunState::Completed);
     summary.reason = Some(seal.reason);
     summary.rows_created = Some(seal.created);
@@ -49,6 +45,19 @@ pub async fn dry_run(host: &Host, table: &Arc<TableHandle>, request: RefreshRequ
     summary.ended_at = Some(attempt.now());
     summary.ms_capture = Some(seal.ms_capture);
     Ok(summary)
+}
+
+/// What a seal would say; nothing is stored.
+async fn counted(attempt: &Arc<Attempt>) -> Result<Seal> {
+    let (context, diff) = capture::prepare(attempt).await?;
+    let failed = |e| {
+        let what = format!("table {:?}: reading the source failed. Remedy: mend the source and run again", attempt.name());
+        context.hand_on.noted(attempt, Error::from_datafusion(e, ErrorCode::CaptureFailed, what))
+    };
+    let stream = execute_stream(diff, attempt.task_context()).map_err(failed)?;
+    let rows = stream.try_fold(0, |rows, batch| std::future::ready(Ok(rows + batch.num_rows()))).await.map_err(failed)?;
+    context.counted(u64::try_from(rows).unwrap_or(u64::MAX));
+    context.unsealed().await
 }
 
 /// A plan that runs the query `text` as the table's handler over all current rows, contract check included.

@@ -56,6 +56,13 @@ pub const OPTIONS: &[OptionSpec] = &[
     option("guard_min_rows", Operational, "1000", "the guard looks only at runs that would delete at least this many rows"),
     option("capture_retries", Operational, "2", "how often reading the source is tried again after a transient error"),
     option("capture_backoff", Operational, "1 s", "the wait before the first retry; doubled for each further one"),
+    option(
+        "hand_on",
+        Operational,
+        "true",
+        "false: a source that is itself an incremental table is read whole, also where its changes are known",
+    ),
+    option("file_skip", Operational, "true", "false: every source file is read, also one that provably did not change"),
     option("handler_concurrency", Operational, "4", "how many handler calls run at once"),
     option("handler_batch_rows", Operational, "8192", "at most this many rows are handed to one handler call"),
     option("verify", Operational, "metadata", "always: data files are hash-verified before they are read"),
@@ -93,6 +100,10 @@ pub struct OperationalOptions {
     pub capture_retries: u32,
     /// `capture_backoff`.
     pub capture_backoff: Duration,
+    /// `hand_on`.
+    pub hand_on: bool,
+    /// `file_skip`.
+    pub file_skip: bool,
     /// `handler_concurrency`, at least 1.
     pub handler_concurrency: usize,
     /// `handler_batch_rows`, at least 1.
@@ -217,6 +228,8 @@ impl Options {
             guard_min_rows: self.value(table, "guard_min_rows", |text| text.parse().ok())?,
             capture_retries: self.value(table, "capture_retries", |text| text.parse().ok().filter(|n| *n <= 20))?,
             capture_backoff: self.value(table, "capture_backoff", parse_duration)?,
+            hand_on: self.value(table, "hand_on", parse_bool)?,
+            file_skip: self.value(table, "file_skip", parse_bool)?,
             handler_concurrency: self.value(table, "handler_concurrency", count)?,
             handler_batch_rows: self.value(table, "handler_batch_rows", count)?,
             verify_always: self.value(table, "verify", |text| match text.to_ascii_lowercase().as_str() {

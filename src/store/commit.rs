@@ -24,6 +24,12 @@ pub enum CommitOutcome {
     Lost(Slot),
 }
 
+/// A version whose manifest is written and whose slot is not.
+#[derive(Debug)]
+pub struct StagedVersion {
+    slot: Slot,
+}
+
 impl Incarnation {
     /// Publishes `manifest` as version `manifest.version`. The same run and attempt again gives the same answer.
     ///
@@ -31,16 +37,21 @@ impl Incarnation {
     /// `COMMIT_UNKNOWN` when the store does not say whether the slot was created; `RUN_CONFLICT` when the table was
     /// dropped meanwhile; `STORE_FAILED` when nothing was published.
     pub async fn commit(&self, manifest: &Manifest, run: &RunId, attempt: &str) -> Result<CommitOutcome> {
+        self.accept(self.stage(manifest, run, attempt).await?).await
+    }
+
+    /// The first half of [`Incarnation::commit`]: writes the manifest, which nothing names yet.
+    ///
+    /// # Errors
+    /// Those of `commit`; nothing was published.
+    pub async fn stage(&self, manifest: &Manifest, run: &RunId, attempt: &str) -> Result<StagedVersion> {
         self.store().probe().await?;
         let version = manifest.version;
         if manifest.incarnation != self.id() || manifest.format != FORMAT || version == 0 {
             return Err(Error::internal(format!("table {:?}: a manifest of another table or format was to be published", self.name())));
         }
         self.check_predecessor(version).await?;
-        // A drop that is known already must not leave a version behind for whoever creates the table again.
-        if self.store().live_incarnation().await?.as_deref() != Some(self.id()) {
-            return Err(self.dropped(run));
-        }
+        self.check_known_drop(run).await?;
         let relative = format!("manifests/{}.json", self.objects().env.ids.id()?);
         let object = self.write_object(&relative, envelope::encode(attempt, manifest)?).await?;
         let slot = Slot {
@@ -52,11 +63,21 @@ impl Incarnation {
             min_reader: FORMAT,
             min_writer: FORMAT,
         };
+        Ok(StagedVersion { slot })
+    }
+
+    /// The second half of [`Incarnation::commit`]: creates the version's slot.
+    ///
+    /// # Errors
+    /// Those of `commit`.
+    pub async fn accept(&self, StagedVersion { slot }: StagedVersion) -> Result<CommitOutcome> {
+        let (version, run, attempt) = (slot.version, &slot.run.clone(), &slot.attempt.clone());
+        self.check_known_drop(run).await?;
         let slot = match self.core.versions.append(version, attempt, &slot).await? {
             Appended::Won => slot,
             Appended::Taken(other) => {
                 self.check_slot(version, &other)?;
-                if other.run != *run || other.attempt != attempt {
+                if other.run != *run || other.attempt != *attempt {
                     return Ok(CommitOutcome::Lost(other));
                 }
                 other
@@ -66,6 +87,14 @@ impl Incarnation {
         self.check_alive(run, version).await?;
         self.remember(&slot);
         Ok(CommitOutcome::Committed(slot))
+    }
+
+    /// A drop that is known already must not leave a version behind for whoever creates the table again.
+    async fn check_known_drop(&self, run: &RunId) -> Result<()> {
+        match self.store().live_incarnation().await?.as_deref() == Some(self.id()) {
+            true => Ok(()),
+            false => Err(self.dropped(run)),
+        }
     }
 
     /// The version before must exist, and admit that this program follows it.

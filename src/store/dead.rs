@@ -85,7 +85,15 @@ mod tests {
 
     fn file(name: &str, rows: u64) -> DataFile {
         let object = |suffix: &str| ObjectRef { path: format!("data/{name}{suffix}"), bytes: 1, hash: "0".repeat(64) };
-        DataFile { data: object(".parquet"), index: object(".index.parquet"), rows, deletions: None, added_in: 1, bounds: BTreeMap::new() }
+        DataFile {
+            data: object(".parquet"),
+            index: object(".index.parquet"),
+            rows,
+            deletions: None,
+            added_in: 1,
+            bounds: BTreeMap::new(),
+            sources: vec![],
+        }
     }
 
     fn rows(positions: impl IntoIterator<Item = u64>) -> RoaringTreemap {

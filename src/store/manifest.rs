@@ -85,6 +85,20 @@ pub struct DataFile {
     /// Bounds per output column, by name.
     #[serde(default)]
     pub bounds: BTreeMap<String, ColumnBounds>,
+    /// Which source files the rows come from, in the order of their ordinals, dead rows included; empty when unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceSpan>,
+}
+
+/// Rows of a data file that come from source files with ordinals in a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceSpan {
+    /// The smallest ordinal; -1 stands for rows whose file is not known.
+    pub first: i32,
+    /// The largest ordinal.
+    pub last: i32,
+    /// Physical rows.
+    pub rows: u64,
 }
 
 impl DataFile {
@@ -117,6 +131,10 @@ pub struct SourceFile {
     /// Local disk: the inode's change time, nanoseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<i128>,
+    /// Whether the version's live rows with this ordinal are exactly the rows of the file: nothing else may stand in for
+    /// reading it.
+    #[serde(default)]
+    pub exact: bool,
 }
 
 /// What a run pinned of its source's identity.
@@ -127,8 +145,17 @@ pub struct SourceState {
     /// The version of a source that is itself an incremental table: (incarnation, version).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table_version: Option<(String, VersionNumber)>,
+    /// BLAKE3 of that version's manifest: a copy or a restored backup may have another version under the same number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table_manifest: Option<String>,
     /// The next ordinal that was never used.
     pub next_ordinal: u32,
+    /// When the run began to look at the source, microseconds since 1970: before it listed or read anything.
+    #[serde(default)]
+    pub listed_at: i64,
+    /// A digest of how the files were read (columns, format, reader options); absent where they cannot be skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scan_digest: Option<String>,
 }
 
 /// What a version changed relative to its base, so that exact changes can be read between versions.

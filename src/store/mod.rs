@@ -35,7 +35,7 @@ mod tests;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use commit::CommitOutcome;
+pub use commit::{CommitOutcome, StagedVersion};
 pub use definitions::{DefinitionEntry, DefinitionLog};
 pub use incarnation::{FORMAT, Incarnation, Slot};
 pub use lease::{Lease, LeaseHolder};

@@ -215,9 +215,6 @@ impl<'a> Survey<'a> {
         self.mark(&newest.slot, &newest.manifest).await?;
         if floor > newest.slot.version {
             self.referenced.remove(&newest.slot.manifest);
-            if let Some(source) = &newest.manifest.source {
-                self.referenced.remove(&source.path);
-            }
         }
         for version in (floor..newest.slot.version).rev() {
             let Some(slot) = self.inc.slot(version).await? else { break };

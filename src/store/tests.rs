@@ -82,7 +82,7 @@ fn manifest(inc: &Incarnation, version: u64, parts: Vec<ObjectRef>) -> Manifest 
 async fn data_file(inc: &Incarnation, dir: &str, name: &str) -> DataFile {
     let data = inc.write_object(&format!("{dir}/{name}.parquet"), Bytes::from(format!("data {name}"))).await.unwrap();
     let index = inc.write_object(&format!("{dir}/{name}.index.parquet"), Bytes::from(format!("index {name}"))).await.unwrap();
-    DataFile { data, index, rows: 1, deletions: None, added_in: 1, bounds: BTreeMap::new() }
+    DataFile { data, index, rows: 1, deletions: None, added_in: 1, bounds: BTreeMap::new(), sources: vec![] }
 }
 
 /// A version whose only file is new; `files` of the version before are dropped.
@@ -499,6 +499,7 @@ async fn unchanged_parts_are_shared_and_small_ones_folded() {
         deletions: None,
         added_in: 1,
         bounds: BTreeMap::new(),
+        sources: vec![],
     };
     let mut files: Vec<DataFile> = (0..130).map(file).collect();
     let base = inc.write_files(&[], &files).await.unwrap();

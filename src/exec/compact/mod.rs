@@ -9,6 +9,7 @@
 //! the data and one of the index file per partition that runs, and one deletion vector. Never hands on rows of files
 //! that were not verified, or that are not of the same length.
 
+mod order;
 mod zip;
 
 use std::fmt;
@@ -28,6 +29,8 @@ use datafusion::physical_plan::{
 };
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
+
+pub use self::order::{are_in_key_order, in_key_order};
 
 use self::zip::live_rows;
 use crate::error::{Error, Result};

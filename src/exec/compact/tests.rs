@@ -56,3 +56,36 @@ async fn files_that_do_not_belong_together_are_refused() {
     let error = collect(plan, context(1 << 20)).await.unwrap_err();
     assert_eq!(Error::find(&error).map(|e| e.code()), Some(ErrorCode::Corrupt));
 }
+
+#[tokio::test]
+async fn files_in_key_order_are_read_as_one_sequence() {
+    let inc = incarnation().await;
+    let mut files = Vec::new();
+    // Interleaved: the second file's keys lie among those of the first.
+    let odd = filter(&output_rows(0, 3000), |id| id % 2 == 1);
+    let even = filter(&output_rows(500, 700), |id| id % 2 == 0);
+    for (version, rows) in [(1, odd), (2, even)] {
+        files.extend(run(Arc::new(MergeExec::new(leaf(&[vec![rows]]), pair_spec(&inc, version, config()))), 1 << 22).await.unwrap());
+    }
+    let key = Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, true)]));
+    assert!(are_in_key_order(&inc, &files, &key).await.unwrap());
+    let plan = in_key_order(CompactExec::new(inc.clone(), files.clone(), output_schema()), &["id".to_string()]).unwrap();
+    let merged = run(Arc::new(MergeExec::new(plan, pair_spec(&inc, 3, config()))), 1 << 22).await.unwrap();
+    assert!(are_in_key_order(&inc, &merged, &key).await.unwrap());
+    assert_eq!(merged.iter().map(|file| file.rows).sum::<u64>(), 1500 + 100);
+    let index = read(&inc, &merged[0].index, &pair_spec(&inc, 3, config()).index_schema().unwrap()).await;
+    for row in 0..index.num_rows() {
+        let id = int64(&index, "id").value(row);
+        assert_eq!(int64(&index, VERSION).value(row), if id % 2 == 1 { 1 } else { 2 });
+        assert_eq!(int64(&index, FP_LO).value(row), -id);
+    }
+    // One after the other they are in no order.
+    let appended = CompactExec::new(inc.clone(), files, output_schema());
+    let appended = run(Arc::new(MergeExec::new(Arc::new(appended), pair_spec(&inc, 4, config()))), 1 << 22).await.unwrap();
+    assert!(!are_in_key_order(&inc, &appended, &key).await.unwrap());
+}
+
+fn filter(rows: &RecordBatch, keep: impl Fn(i64) -> bool) -> RecordBatch {
+    let mask: arrow::array::BooleanArray = int64(rows, "id").iter().map(|id| id.map(&keep)).collect();
+    arrow::compute::filter_record_batch(rows, &mask).unwrap()
+}

@@ -23,6 +23,7 @@ use arrow::datatypes::{ArrowNativeType, RunEndIndexType, i256};
 use arrow_schema::DataType;
 
 use super::render::render_value;
+use super::sink::Sink;
 use crate::error::{Error, ErrorCode, Result};
 
 /// A map that holds an equal key twice; the key as people read it.
@@ -32,12 +33,12 @@ pub(crate) struct RepeatedMapKey(pub(crate) String);
 /// A column bound to one array.
 #[derive(Debug)]
 pub(crate) struct Column {
-    nulls: Option<NullBuffer>,
-    values: Values,
+    pub(super) nulls: Option<NullBuffer>,
+    pub(super) values: Values,
 }
 
 #[derive(Debug)]
-enum Values {
+pub(super) enum Values {
     Bool(BooleanBuffer),
     W1(ScalarBuffer<u8>),
     W2(ScalarBuffer<u16>),
@@ -162,10 +163,23 @@ impl Column {
         }
     }
 
+    /// The most that the payloads of all rows can be, where that is known without looking at each.
+    pub(super) fn most_payload(&self) -> Option<u64> {
+        let between = |first: Option<u64>, last: Option<u64>| Some(last?.saturating_sub(first?));
+        match &self.values {
+            Values::Bytes(a) => between(a.value_offsets().first().map(|o| *o as u64), a.value_offsets().last().map(|o| *o as u64)),
+            Values::LargeBytes(a) => between(a.value_offsets().first().map(|o| *o as u64), a.value_offsets().last().map(|o| *o as u64)),
+            // The lower 32 bits of a view are its length.
+            Values::Views(a) => Some(a.views().iter().map(|view| u64::from(*view as u32)).sum()),
+            _ => None,
+        }
+    }
+
     /// Appends the canonical encoding of row `row`.
-    pub(crate) fn append(&self, row: usize, out: &mut Vec<u8>) -> Result<(), RepeatedMapKey> {
+    #[inline]
+    pub(crate) fn append<S: Sink>(&self, row: usize, out: &mut S) -> Result<(), RepeatedMapKey> {
         if self.is_null(row) {
-            out.push(0);
+            out.put(&[0]);
             return Ok(());
         }
         match &self.values {
@@ -189,13 +203,13 @@ impl Column {
         Ok(())
     }
 
-    fn append_nested(&self, row: usize, out: &mut Vec<u8>) -> Result<(), RepeatedMapKey> {
-        out.push(1);
+    fn append_nested<S: Sink>(&self, row: usize, out: &mut S) -> Result<(), RepeatedMapKey> {
+        out.put(&[1]);
         match &self.values {
             Values::Struct(children) => children.iter().try_for_each(|child| child.append(row, out)),
             Values::List { ranges, items } => {
                 let (start, length) = ranges.get(row).copied().unwrap_or_default();
-                out.extend_from_slice(&(length as u64).to_le_bytes());
+                out.put(&(length as u64).to_le_bytes());
                 (start..start + length).try_for_each(|i| items.append(i, out))
             }
             Values::Map { ranges, keys, values, shown } => append_entries(ranges.get(row).copied().unwrap_or_default(), keys, values, out)
@@ -221,7 +235,7 @@ impl From<RepeatedMapKey> for EntryError {
     }
 }
 
-fn append_entries((start, length): (usize, usize), keys: &Column, values: &Column, out: &mut Vec<u8>) -> Result<(), EntryError> {
+fn append_entries<S: Sink>((start, length): (usize, usize), keys: &Column, values: &Column, out: &mut S) -> Result<(), EntryError> {
     let mut entries = Vec::with_capacity(length);
     for i in start..start + length {
         let mut key = Vec::new();
@@ -236,26 +250,28 @@ fn append_entries((start, length): (usize, usize), keys: &Column, values: &Colum
     if let Some(i) = entries.windows(2).find_map(equal) {
         return Err(EntryError::Repeated(i));
     }
-    out.extend_from_slice(&(length as u64).to_le_bytes());
+    out.put(&(length as u64).to_le_bytes());
     for (key, i) in entries {
-        out.extend_from_slice(&key);
+        out.put(&key);
         values.append(i, out)?;
     }
     Ok(())
 }
 
-fn fixed(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.push(1);
-    out.extend_from_slice(bytes);
+#[inline(always)]
+fn fixed(out: &mut impl Sink, bytes: &[u8]) {
+    out.put(&[1]);
+    out.put(bytes);
 }
 
-fn delimited(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.push(1);
-    out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
-    out.extend_from_slice(bytes);
+#[inline(always)]
+fn delimited(out: &mut impl Sink, bytes: &[u8]) {
+    out.put(&[1]);
+    out.put(&(bytes.len() as u64).to_le_bytes());
+    out.put(bytes);
 }
 
-fn canonical_f16(bits: u16) -> u16 {
+pub(super) fn canonical_f16(bits: u16) -> u16 {
     match bits {
         0x8000 => 0,
         _ if bits & 0x7c00 == 0x7c00 && bits & 0x03ff != 0 => 0x7e00,
@@ -263,11 +279,11 @@ fn canonical_f16(bits: u16) -> u16 {
     }
 }
 
-fn canonical_f32(value: f32) -> u32 {
+pub(super) fn canonical_f32(value: f32) -> u32 {
     if value.is_nan() { f32::NAN.to_bits() & 0x7fff_ffff } else { (value + 0.0).to_bits() }
 }
 
-fn canonical_f64(value: f64) -> u64 {
+pub(super) fn canonical_f64(value: f64) -> u64 {
     if value.is_nan() { f64::NAN.to_bits() & (u64::MAX >> 1) } else { (value + 0.0).to_bits() }
 }
 

@@ -4,6 +4,7 @@ use arrow::array::{Array, ArrayRef};
 use arrow_schema::{DataType, Field};
 
 use super::column::{Column, RepeatedMapKey};
+use super::sink::Sink;
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::{same_type, unsupported_type};
 
@@ -152,7 +153,7 @@ pub(crate) fn append_row<'a>(
     columns: &[Column],
     fields: impl Iterator<Item = &'a Field>,
     row: usize,
-    out: &mut Vec<u8>,
+    out: &mut impl Sink,
 ) -> Result<(), EncodeError> {
     for (column, field) in columns.iter().zip(fields) {
         if let Err(RepeatedMapKey(key)) = column.append(row, out) {

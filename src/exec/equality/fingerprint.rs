@@ -4,7 +4,7 @@
 //! tracked columns in name order ─► canonical bytes ─► XXH3-128 (192-byte secret from the table's secret)  or  keyed BLAKE3
 //! ```
 //!
-//! Memory: one row's encoding. Two unequal rows of one key share a fingerprint with probability 2^-128 under XXH3 for
+//! Memory: the encodings of 256 rows. Two unequal rows of one key share a fingerprint with probability 2^-128 under XXH3 for
 //! input that does not depend on the secret; BLAKE3 holds against an adversary who chooses the input.
 
 use std::fmt;
@@ -13,11 +13,15 @@ use arrow::array::ArrayRef;
 use arrow_schema::Field;
 use xxhash_rust::xxh3::xxh3_128_with_secret;
 
+use super::block::Block;
 use super::encoder::{EncodeError, append_row, bind, check_types};
+use super::sink::RowBuffer;
 use crate::error::{Error, Result};
 use crate::spec::FingerprintKind;
 
 const XXH3_SECRET: usize = 192;
+/// Rows encoded at once: so few that their encodings stay in the nearest cache.
+const BLOCK_ROWS: usize = 256;
 
 /// Computes the fingerprints of rows.
 pub struct Fingerprinter {
@@ -80,12 +84,20 @@ impl Fingerprinter {
             return Err(Error::internal("the columns to fingerprint are not the tracked columns").into());
         }
         let bound = bind(&self.fields, &ordered)?;
-        let mut buffer = Vec::with_capacity(64 * bound.len());
+        if Block::knows(&bound) {
+            let mut block = Block::default();
+            for start in (0..rows).step_by(BLOCK_ROWS) {
+                block.encode(&bound, start..rows.min(start + BLOCK_ROWS));
+                out.extend(block.rows().map(|bytes| self.digest(bytes)));
+            }
+            return Ok(());
+        }
+        let mut buffer = RowBuffer::default();
         out.reserve(rows);
         for row in 0..rows {
             buffer.clear();
             append_row(&bound, self.fields.iter(), row, &mut buffer)?;
-            out.push(self.digest(&buffer));
+            out.push(self.digest(buffer.as_slice()));
         }
         Ok(())
     }

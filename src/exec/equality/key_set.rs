@@ -105,6 +105,15 @@ impl KeySet {
         inserted.ok_or_else(too_many_keys)
     }
 
+    /// [`Self::insert`], asking `grant` for the bytes before they are allocated. What is not granted is not inserted.
+    pub(crate) fn insert_granted(&mut self, columns: &[ArrayRef], mut grant: impl FnMut(usize) -> Result<()>) -> Result<()> {
+        let (keys, rows) = (self.reader.read(columns)?, columns.first().map_or(0, |c| c.len()));
+        match &mut self.tables {
+            Tables::Small(table) => (0..rows).try_for_each(|row| insert_granted(table, &keys, row, &mut grant)),
+            Tables::Bytes(table) => (0..rows).try_for_each(|row| insert_granted(table, &keys, row, &mut grant)),
+        }
+    }
+
     /// For each row: the position of its key in the set.
     pub fn find(&self, columns: &[ArrayRef]) -> Result<Vec<Option<u32>>> {
         let (keys, rows) = (self.reader.read(columns)?, columns.first().map_or(0, |c| c.len()));
@@ -145,6 +154,24 @@ fn insert_row<K: KeyStore>(table: &mut KeyTable<K>, keys: &KeyBatch, row: usize)
     let key = K::key(keys, row);
     let hash = K::hash(key, table.hashing);
     table.insert(key, hash)
+}
+
+fn insert_granted<K: KeyStore>(
+    table: &mut KeyTable<K>,
+    keys: &KeyBatch,
+    row: usize,
+    grant: &mut impl FnMut(usize) -> Result<()>,
+) -> Result<()> {
+    let key = K::key(keys, row);
+    let hash = K::hash(key, table.hashing);
+    if table.find(key, hash).is_some() {
+        return Ok(());
+    }
+    match table.growth(key) {
+        0 => {}
+        bytes => grant(bytes)?,
+    }
+    table.insert(key, hash).map(drop).ok_or_else(too_many_keys)
 }
 
 fn find_row<K: KeyStore>(table: &KeyTable<K>, keys: &KeyBatch, row: usize) -> Option<u32> {

@@ -2,9 +2,15 @@
 //!
 //! Memory: 8 bytes per small key; the key's bytes and 8 more otherwise. A hash only pre-filters: equality decides.
 
+use std::ops::Range;
+
+use arrow::array::ArrayRef;
+use arrow_schema::DataType;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::key_array::{bytes_array, small_array};
 use super::keys::KeyBatch;
+use crate::error::Result;
 
 /// How keys are hashed in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,7 +39,17 @@ pub(crate) trait KeyStore: Default + Send + Sync + 'static {
     fn is(&self, position: usize, key: Self::Key<'_>) -> bool;
     fn get(&self, position: usize) -> Self::Key<'_>;
     fn push(&mut self, key: Self::Key<'_>);
+    /// Pushes the first `rows` keys of a batch.
+    fn extend(&mut self, batch: &KeyBatch, rows: usize) {
+        (0..rows).for_each(|row| self.push(Self::key(batch, row)));
+    }
+    /// Whether the keys at these positions ascend strictly.
+    fn ascend(&self, positions: Range<usize>) -> bool {
+        positions.clone().zip(positions.skip(1)).all(|(a, b)| Self::ascends(self.get(a), self.get(b)))
+    }
     fn reserve(&mut self, rows: usize);
+    /// The keys at these positions as an array of the key's only column, which has type `data_type`.
+    fn array(&self, positions: &mut dyn Iterator<Item = usize>, data_type: &DataType) -> Result<ArrayRef>;
     fn hash(key: Self::Key<'_>, hashing: Hashing) -> u64;
     /// Whether `a` comes before `b`, in any total order that agrees with equality.
     fn ascends(a: Self::Key<'_>, b: Self::Key<'_>) -> bool;
@@ -77,8 +93,25 @@ impl KeyStore for SmallKeys {
         self.0.push(key);
     }
 
+    fn extend(&mut self, batch: &KeyBatch, rows: usize) {
+        match batch.words().and_then(|words| words.get(..rows)) {
+            Some(words) => self.0.extend_from_slice(words),
+            None => self.0.extend((0..rows).map(|row| batch.word(row))),
+        }
+    }
+
+    fn ascend(&self, positions: Range<usize>) -> bool {
+        // A column of comparisons without an early end is what the compiler makes wide.
+        let keys = self.0.get(positions).unwrap_or_default();
+        keys.iter().zip(keys.iter().skip(1)).fold(true, |all, (a, b)| all & (a < b))
+    }
+
     fn reserve(&mut self, rows: usize) {
         self.0.reserve(rows);
+    }
+
+    fn array(&self, positions: &mut dyn Iterator<Item = usize>, data_type: &DataType) -> Result<ArrayRef> {
+        small_array(positions.map(|position| self.get(position)), data_type)
     }
 
     #[inline]
@@ -146,6 +179,10 @@ impl KeyStore for ByteKeys {
 
     fn reserve(&mut self, rows: usize) {
         self.ends.reserve(rows);
+    }
+
+    fn array(&self, positions: &mut dyn Iterator<Item = usize>, data_type: &DataType) -> Result<ArrayRef> {
+        bytes_array(positions.map(|position| self.get(position)), data_type)
     }
 
     #[inline]

@@ -121,6 +121,14 @@ impl KeyBatch {
         }
     }
 
+    pub(super) fn words(&self) -> Option<&[u64]> {
+        match self {
+            Self::Words(words) => Some(words),
+            Self::Small(words) => Some(words),
+            _ => None,
+        }
+    }
+
     pub(super) fn bytes(&self, row: usize) -> &[u8] {
         match self {
             Self::Text(column) => column.bytes(row).unwrap_or_default(),

@@ -10,14 +10,17 @@
 //! is compared by bytes; dictionaries, views, runs and large offsets are encodings and never matter; struct fields match by
 //! name; maps are sets of entries. Bound in memory by the batch at hand. It never compares by hash alone, never coerces types.
 
+mod block;
 mod column;
 mod encoder;
 mod fingerprint;
+mod key_array;
 mod key_set;
 mod key_store;
 mod keys;
 mod normalize;
 mod render;
+mod sink;
 #[cfg(test)]
 mod tests;
 

@@ -173,6 +173,9 @@ pub(crate) fn pieces(columns: &[ArrayRef], rows: usize, limit: u64) -> Result<Ve
             grown.push((at, column, 0_u64));
         }
     }
+    if grown.iter().all(|(_, column, _)| column.most_payload().is_some_and(|bytes| bytes <= limit)) {
+        return Ok(vec![Piece::Rows(0..rows)]);
+    }
     let (mut out, mut start) = (Vec::new(), 0);
     for row in 0..rows {
         let sizes: Vec<u64> = grown.iter().map(|(_, column, _)| column.payload(row)).collect();

@@ -239,3 +239,34 @@ fn batches_are_cut_before_arrays_overflow() {
     assert_eq!(pieces(&[Arc::clone(&column)], 4, 6).unwrap(), [Piece::Rows(0..2), Piece::Rows(2..4)]);
     assert_eq!(pieces(&[column], 4, 3).unwrap(), [Piece::TooLarge(0, 0)]);
 }
+
+#[test]
+fn blocks_of_rows_have_the_bytes_of_single_rows() {
+    let rows = 700_usize;
+    let some = |i: usize| !i.is_multiple_of(7);
+    let text = |i: usize| "ä".repeat(i % 40);
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new((0..rows).map(|i| some(i).then(|| text(i))).collect::<StringArray>()),
+        Arc::new((0..rows).map(|i| some(i).then(|| text(i))).collect::<arrow::array::StringViewArray>()),
+        Arc::new((0..rows).map(|i| Some(text(i))).collect::<arrow::array::LargeStringArray>()),
+        Arc::new((0..rows).map(|i| some(i).then_some(i as i64)).collect::<Int64Array>()),
+        Arc::new((0..rows).map(|i| some(i).then_some(i as i8)).collect::<arrow::array::Int8Array>()),
+        Arc::new((0..rows).map(|i| some(i).then_some(i % 2 == 0)).collect::<arrow::array::BooleanArray>()),
+        Arc::new((0..rows).map(|i| some(i).then_some(-(i as f64) * 0.0)).collect::<Float64Array>()),
+        Arc::new((0..rows).map(|i| some(i).then_some(i as i128)).collect::<arrow::array::Decimal128Array>()),
+    ];
+    let fields: Vec<Field> = columns.iter().enumerate().map(|(i, c)| Field::new(format!("c{i}"), c.data_type().clone(), true)).collect();
+    let secret = [7; 32];
+    for cut in [0, 3] {
+        let columns: Vec<ArrayRef> = columns.iter().map(|c| c.slice(cut, rows - cut)).collect();
+        let fingerprinter = Fingerprinter::try_new(FingerprintKind::Xxh3, &secret, &fields).unwrap();
+        let mut whole = Vec::new();
+        fingerprinter.fingerprint(&columns, &mut whole).unwrap();
+        // A dictionary is read row by row, and stands for the same values.
+        let mut single = columns.clone();
+        single[0] = arrow::compute::cast(&single[0], &DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8))).unwrap();
+        let mut row_by_row = Vec::new();
+        fingerprinter.fingerprint(&single, &mut row_by_row).unwrap();
+        assert_eq!(whole, row_by_row);
+    }
+}

@@ -1,29 +1,37 @@
 //! One index file with its deletion vector, verified before a byte of it is believed, as batches of live rows.
 
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt32Array, UInt64Array};
 use arrow::compute::filter_record_batch;
 use arrow_schema::{Schema, SchemaRef};
 use bytes::Bytes;
+use datafusion::execution::memory_pool::MemoryReservation;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use roaring::RoaringTreemap;
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::normalize_array;
-use crate::exec::keyed_diff::VERSION;
 use crate::spec::same_type;
-use crate::store::files::{open_rows, verify_object};
+use crate::store::files::{Choose, open_groups, verify_object};
 use crate::store::{DataFile, Incarnation, deletion_vector};
+
+use super::scope::Scope;
 
 /// Rows decoded at once: long stretches keep the diff's predictions going.
 const BATCH_ROWS: usize = 1 << 16;
 
 /// Rows of a row group, unless the table's options say otherwise: what a file read in parts holds of it.
 const PART_ROWS: u64 = 1 << 18;
+
+/// What a row's fingerprint takes in a file: it is stored as it is.
+const FINGERPRINT_BYTES: u64 = 16;
 
 /// An index file and its deletion vector, both verified.
 pub(crate) struct Fetched {
@@ -32,6 +40,22 @@ pub(crate) struct Fetched {
     /// The file; `None`: it is read in parts.
     index: Option<Bytes>,
     dead: Option<RoaringTreemap>,
+    /// What the bytes above hold of the pool.
+    _reservation: MemoryReservation,
+}
+
+/// Which part of a file's row groups: part `at` of `of`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slice {
+    pub(crate) at: usize,
+    pub(crate) of: usize,
+}
+
+impl Slice {
+    /// Its part of `row_groups` row groups.
+    fn of_groups(self, row_groups: usize) -> Range<usize> {
+        row_groups * self.at / self.of..row_groups * (self.at + 1) / self.of
+    }
 }
 
 /// How much of an index file is in memory at once.
@@ -43,18 +67,25 @@ pub(crate) enum Extent {
     Parts,
 }
 
-/// Bytes that [`fetch`] and the reader hold in memory.
-pub(crate) fn fetched_bytes(file: &DataFile, extent: Extent) -> usize {
+/// Bytes that [`fetch`] and the reader hold in memory. Unread rows are read without their fingerprints.
+pub(crate) fn fetched_bytes(file: &DataFile, extent: Extent, scope: &Scope) -> usize {
     let vector = file.deletions.as_ref().map_or(0, |vector| vector.object.bytes);
+    let left_out = if matches!(scope, Scope::Unread(..)) { file.rows.saturating_mul(FINGERPRINT_BYTES) } else { 0 };
+    let read = file.index.bytes.saturating_sub(left_out);
     let index = match extent {
         Extent::Whole => file.index.bytes,
-        Extent::Parts => file.index.bytes.min((file.index.bytes / file.rows.max(1) + 1).saturating_mul(PART_ROWS)),
+        Extent::Parts => read.min((read / file.rows.max(1) + 1).saturating_mul(PART_ROWS)),
     };
     usize::try_from(index.saturating_add(vector)).unwrap_or(usize::MAX)
 }
 
 /// Reads file `ordinal` of the base. `CORRUPT` or `HISTORY_MISSING` when its objects are not what the manifest says.
-pub(crate) async fn fetch(incarnation: &Incarnation, ordinal: u32, file: &DataFile, extent: Extent) -> Result<Fetched> {
+pub(crate) async fn fetch(
+    incarnation: &Incarnation,
+    (ordinal, file): (u32, &DataFile),
+    extent: Extent,
+    reservation: MemoryReservation,
+) -> Result<Fetched> {
     let index = match extent {
         Extent::Whole => Some(incarnation.read_object(&file.index).await?),
         Extent::Parts => verify_object(incarnation, &file.index).await.map(|()| None)?,
@@ -69,7 +100,7 @@ pub(crate) async fn fetch(incarnation: &Incarnation, ordinal: u32, file: &DataFi
         }
         None => None,
     };
-    Ok(Fetched { ordinal, file: file.clone(), index, dead })
+    Ok(Fetched { ordinal, file: file.clone(), index, dead, _reservation: reservation })
 }
 
 fn corrupt(path: &str, what: impl std::fmt::Display) -> Error {
@@ -81,11 +112,20 @@ fn corrupt(path: &str, what: impl std::fmt::Display) -> Error {
 
 /// Decodes an index file.
 pub(crate) struct IndexReader {
-    source: Fetched,
+    source: Arc<Fetched>,
     batches: Batches,
-    schema: SchemaRef,
-    /// Physical rows handed out or dropped so far.
-    rows: u64,
+    wanted: Wanted,
+    /// The physical rows that are still to come: those of the row groups that are decoded.
+    rows: VecDeque<Range<u64>>,
+    /// Rows that were decoded with others that lie apart from them.
+    pending: Option<RecordBatch>,
+}
+
+/// What is read of a file.
+pub(crate) struct Wanted {
+    pub(crate) schema: SchemaRef,
+    pub(crate) scope: Scope,
+    pub(crate) slice: Slice,
 }
 
 enum Batches {
@@ -94,19 +134,27 @@ enum Batches {
 }
 
 impl IndexReader {
-    pub(crate) async fn try_new(incarnation: &Incarnation, source: Fetched, schema: SchemaRef) -> Result<Self> {
+    /// Reads what is wanted of the file. One that is read in parts anyway is no further divided: its first slice is all of it.
+    pub(crate) async fn try_new(incarnation: &Incarnation, source: Arc<Fetched>, mut wanted: Wanted) -> Result<Self> {
+        let stored: Vec<_> = wanted.schema.fields().iter().take(stored_fields(&wanted.schema)).cloned().collect();
+        let (stored, is_first) = (Arc::new(Schema::new(stored)), wanted.slice.at == 0);
+        if source.index.is_none() {
+            wanted.slice = Slice { at: 0, of: 1 };
+        }
+        let mut rows = VecDeque::new();
+        let mut choose = |found: &Schema, metadata: &ParquetMetaData| choose(&source.file, found, metadata, &wanted, &mut rows);
         let batches = match &source.index {
-            Some(index) => Batches::Whole(open_whole(&source.file, index)?),
-            None => {
-                let stored: Vec<_> = schema.fields().iter().take(stored_fields(&schema)).cloned().collect();
-                let (stored, file) = (Arc::new(Schema::new(stored)), &source.file);
-                Batches::Parts(open_rows(incarnation, &file.index, &stored, BATCH_ROWS, Some(file.rows)).await?)
-            }
+            Some(index) => Batches::Whole(open_whole(&source.file, index, &stored, &mut choose)?),
+            None if !is_first => Batches::Parts(futures::stream::empty().boxed()),
+            None => Batches::Parts(open_groups(incarnation, &source.file.index, &stored, BATCH_ROWS, &mut choose).await?),
         };
-        Ok(Self { source, batches, schema, rows: 0 })
+        Ok(Self { source, batches, wanted, rows, pending: None })
     }
 
     async fn next_stored(&mut self) -> Result<Option<RecordBatch>> {
+        if let Some(pending) = self.pending.take() {
+            return Ok(Some(pending));
+        }
         match &mut self.batches {
             Batches::Parts(batches) => batches.next().await.transpose(),
             Batches::Whole(reader) => {
@@ -116,37 +164,89 @@ impl IndexReader {
         }
     }
 
-    /// The next batch of live rows; `None` at the end, when exactly the manifest's rows were there.
+    /// The first rows of a batch, as far as they lie side by side, with the position of the first; the rest is pending.
+    fn side_by_side(&mut self, batch: RecordBatch) -> Result<(RecordBatch, u64)> {
+        let path = &self.source.file.index.path;
+        let range = self.rows.front_mut().ok_or_else(|| corrupt(path, "it has more rows than its footer says"))?;
+        let (first, rows) = (range.start, batch.num_rows().min(usize::try_from(range.end - range.start).unwrap_or(usize::MAX)));
+        range.start += rows as u64;
+        if range.is_empty() {
+            self.rows.pop_front();
+        }
+        if rows < batch.num_rows() {
+            self.pending = Some(batch.slice(rows, batch.num_rows() - rows));
+        }
+        Ok((batch.slice(0, rows), first))
+    }
+
+    /// The next batch of live rows; `None` at the end, when exactly the chosen rows were there.
     pub(crate) async fn next(&mut self) -> Result<Option<RecordBatch>> {
         while let Some(batch) = self.next_stored().await? {
-            let first = self.rows;
-            self.rows += batch.num_rows() as u64;
-            let complete = complete(&self.source, &self.schema, &batch, first)?;
-            let path = || self.source.file.index.path.as_str();
-            let live = match self.source.dead.as_ref().and_then(|dead| live(dead, first, self.rows)) {
-                Some(live) => {
-                    filter_record_batch(&complete, &live).map_err(|error| corrupt(path(), "it cannot be filtered").with_source(error))?
-                }
-                None => complete,
-            };
-            if live.num_rows() > 0 {
-                return Ok(Some(live));
+            let (batch, first) = self.side_by_side(batch)?;
+            let complete = complete(&self.source, &self.wanted.schema, &batch, first)?;
+            let live = self.source.dead.as_ref().and_then(|dead| live(dead, first, first + batch.num_rows() as u64));
+            let live = self.keep(complete, live)?;
+            let wanted = self.wanted.scope.rows(&live)?;
+            let wanted = self.keep(live, wanted)?;
+            if wanted.num_rows() > 0 {
+                return Ok(Some(wanted));
             }
         }
-        let (path, expected) = (&self.source.file.index.path, self.source.file.rows);
-        if self.rows != expected {
-            return Err(corrupt(path, format_args!("it has {} rows and must have {expected}", self.rows)));
+        match self.rows.front() {
+            Some(_) => Err(corrupt(&self.source.file.index.path, "it has fewer rows than its footer says")),
+            None => Ok(None),
         }
-        Ok(None)
+    }
+
+    /// The rows that `keep` has; `None`: all.
+    fn keep(&self, batch: RecordBatch, keep: Option<BooleanArray>) -> Result<RecordBatch> {
+        let failed = |error| corrupt(&self.source.file.index.path, "it cannot be filtered").with_source(error);
+        match keep {
+            Some(keep) => filter_record_batch(&batch, &keep).map_err(failed),
+            None => Ok(batch),
+        }
     }
 }
 
-fn open_whole(file: &DataFile, index: &Bytes) -> Result<ParquetRecordBatchReader> {
+/// The row groups of `wanted` that are decoded (`None`: all), and the positions of their rows.
+fn choose(
+    file: &DataFile,
+    schema: &Schema,
+    metadata: &ParquetMetaData,
+    wanted: &Wanted,
+    rows: &mut VecDeque<Range<u64>>,
+) -> Result<Option<Vec<usize>>> {
+    let of_group = |group: &RowGroupMetaData| u64::try_from(group.num_rows()).unwrap_or(0);
+    let found = metadata.row_groups().iter().map(of_group).sum::<u64>();
+    if found != file.rows {
+        return Err(corrupt(&file.index.path, format_args!("it has {found} rows and must have {}", file.rows)));
+    }
+    let groups = wanted.scope.row_groups(schema, metadata).unwrap_or_else(|| (0..metadata.num_row_groups()).collect());
+    let groups = groups.get(wanted.slice.of_groups(groups.len())).unwrap_or_default().to_vec();
+    let mut first = 0;
+    for (at, group) in metadata.row_groups().iter().enumerate() {
+        let end = first + of_group(group);
+        if first < end && groups.binary_search(&at).is_ok() {
+            match rows.back_mut() {
+                Some(before) if before.end == first => before.end = end,
+                _ => rows.push_back(first..end),
+            }
+        }
+        first = end;
+    }
+    Ok(Some(groups))
+}
+
+fn open_whole(file: &DataFile, index: &Bytes, stored: &Schema, choose: &mut Choose<'_>) -> Result<ParquetRecordBatchReader> {
     let failed = |error| corrupt(&file.index.path, "it is no readable Parquet file").with_source(error);
     let builder = ParquetRecordBatchReaderBuilder::try_new(index.clone()).map_err(failed)?;
     let columns = builder.schema().fields().iter().enumerate();
-    let wanted: Vec<usize> = columns.filter(|(_, field)| field.name() != VERSION).map(|(at, _)| at).collect();
+    let wanted: Vec<usize> = columns.filter(|(_, field)| stored.index_of(field.name()).is_ok()).map(|(at, _)| at).collect();
     let mask = ProjectionMask::roots(builder.parquet_schema(), wanted);
+    let builder = match choose(builder.schema(), builder.metadata())? {
+        Some(groups) => builder.with_row_groups(groups),
+        None => builder,
+    };
     builder.with_projection(mask).with_batch_size(BATCH_ROWS).build().map_err(failed)
 }
 

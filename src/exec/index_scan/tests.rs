@@ -55,12 +55,12 @@ async fn data_file(incarnation: &Incarnation, name: &str, names: &[&str], dead: 
         deletions = Some(DeletionVectorRef { object, rows: dead.len() as u64 });
     }
     let added_in = serde_json::from_str("1").unwrap();
-    DataFile { data: index.clone(), index, rows: rows as u64, deletions, added_in, bounds: BTreeMap::new() }
+    DataFile { data: index.clone(), index, rows: rows as u64, deletions, added_in, bounds: BTreeMap::new(), sources: vec![] }
 }
 
 /// The rows, the same whether a file is read as a whole or, in a small pool, in parts.
 async fn scan(incarnation: &Incarnation, files: Vec<DataFile>) -> Result<Vec<(String, u32, u64)>> {
-    let small = files.iter().map(|file| fetched_bytes(file, Extent::Whole)).min().unwrap_or(2) * 2 - 2;
+    let small = files.iter().map(|file| fetched_bytes(file, Extent::Whole, &Scope::All)).min().unwrap_or(2) * 2 - 2;
     let pool = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(GreedyMemoryPool::new(small * files.len().max(1)))).build_arc().unwrap();
     let parts = scan_in(incarnation, files.clone(), SessionContext::new_with_config_rt(SessionConfig::new(), pool)).await;
     let whole = scan_in(incarnation, files, SessionContext::new()).await;

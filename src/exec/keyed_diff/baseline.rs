@@ -29,13 +29,16 @@ pub(crate) struct IndexRows<'a> {
     pub(crate) low: &'a [i64],
     pub(crate) file: &'a [u32],
     pub(crate) row: &'a [u64],
+    /// Ordinals of source files.
+    pub(crate) source: &'a [i32],
 }
 
-/// A stretch of baseline rows that lie one after another in one file.
+/// A stretch of baseline rows that lie one after another in one file, and come from one source file.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     start: usize,
     file: u32,
+    source: i32,
     row: u64,
 }
 
@@ -96,18 +99,33 @@ impl<K: KeyStore> Baseline<K> {
         if u32::try_from(self.keys.len() + rows.row.len()).is_err() {
             return Err(too_many_keys());
         }
-        let halves = rows.high.iter().zip(rows.low);
-        for (at, ((high, low), (file, row))) in halves.zip(rows.file.iter().zip(rows.row)).enumerate() {
-            let position = self.keys.len();
-            let follows = |run: &Run| run.file == *file && run.row + (position - run.start) as u64 == *row;
-            if !self.runs.last().is_some_and(follows) {
-                self.runs.push(Run { start: position, file: *file, row: *row });
-            }
-            self.keys.push(K::key(keys, at));
-            self.stretches.pushed(&self.keys, at == 0);
-            self.fingerprints.push(super::columns::join_fingerprint(*high, *low));
+        let (first, count) = (self.keys.len(), rows.row.len());
+        self.push_runs(first, rows);
+        self.keys.extend(keys, count);
+        if self.keys.ascend(first..first + count) {
+            self.stretches.pushed(&self.keys, first, true);
+        } else {
+            (first..first + count).for_each(|position| self.stretches.pushed(&self.keys, position, position == first));
         }
+        self.fingerprints.extend(rows.high.iter().zip(rows.low).map(|(high, low)| super::columns::join_fingerprint(*high, *low)));
         Ok(())
+    }
+
+    /// Notes where the rows lie, the first of which gets position `first`.
+    fn push_runs(&mut self, first: usize, rows: &IndexRows<'_>) {
+        // A batch of an index scan is one file's; without dead rows, and of one source file, it is one run.
+        let is_file = |pair: &[u32]| pair.first() == pair.last();
+        let is_next = |pair: &[u64]| matches!(pair, [before, after] if before + 1 == *after);
+        let is_source = |pair: &[i32]| pair.first() == pair.last();
+        let is_run = rows.file.windows(2).all(is_file) && rows.row.windows(2).all(is_next) && rows.source.windows(2).all(is_source);
+        let count = if is_run { 1 } else { rows.row.len() };
+        for (at, ((file, row), source)) in rows.file.iter().zip(rows.row).zip(rows.source).take(count).enumerate() {
+            let position = first + at;
+            let follows = |run: &Run| run.file == *file && run.source == *source && run.row + (position - run.start) as u64 == *row;
+            if !self.runs.last().is_some_and(follows) {
+                self.runs.push(Run { start: position, file: *file, source: *source, row: *row });
+            }
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -128,6 +146,19 @@ impl<K: KeyStore> Baseline<K> {
     #[inline]
     pub(crate) fn fingerprint(&self, position: usize) -> Option<u128> {
         self.fingerprints.get(position).copied()
+    }
+
+    /// The ordinal of the source file that the row comes from. `hint` is where it was found last.
+    #[inline]
+    pub(crate) fn source(&self, position: usize, hint: &mut usize) -> i32 {
+        let runs = &self.runs;
+        let is_in =
+            |at: usize| runs.get(at).is_some_and(|run| run.start <= position) && runs.get(at + 1).is_none_or(|next| position < next.start);
+        if !is_in(*hint) {
+            let next = *hint + 1;
+            *hint = if is_in(next) { next } else { runs.partition_point(|run| run.start <= position).saturating_sub(1) };
+        }
+        runs.get(*hint).map_or(-1, |run| run.source)
     }
 
     /// The position of `key`: by order while that is cheap, else by hash.

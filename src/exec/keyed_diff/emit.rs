@@ -10,7 +10,8 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int32Array, Int64Array, RecordBatch};
-use arrow::compute::{concat_batches, filter};
+use arrow::buffer::BooleanBuffer;
+use arrow::compute::{FilterBuilder, concat_batches, filter};
 use arrow::datatypes::Int32Type;
 use arrow_schema::SchemaRef;
 use datafusion::common::utils::memory::get_record_batch_memory_size;
@@ -39,6 +40,15 @@ impl SourceRows {
         self.columns.get(..self.keys).unwrap_or_default()
     }
 
+    /// The ordinals of the rows' source files, when the source has them.
+    pub(crate) fn ordinals(&self) -> Result<Option<&[i32]>> {
+        let Some(ordinals) = &self.ordinals else { return Ok(None) };
+        let ordinals = ordinals.as_primitive_opt::<Int32Type>().filter(|ordinals| ordinals.null_count() == 0);
+        ordinals
+            .map(|ordinals| Some(ordinals.values().as_ref()))
+            .ok_or_else(|| Error::internal("source ordinals must be Int32 and not null"))
+    }
+
     pub(crate) fn tracked_columns(&self) -> &[ArrayRef] {
         self.columns.get(self.keys..).unwrap_or_default()
     }
@@ -59,9 +69,11 @@ pub(crate) fn change_rows(
     fingerprints: &[u128],
 ) -> Result<Result<Vec<RecordBatch>, TooLarge>> {
     let kept = keep.true_count();
+    // One list of indices for all columns: few rows of a batch are changed.
+    let predicate = FilterBuilder::new(keep).optimize().build();
     let filtered = |array: &ArrayRef| match kept == keep.len() {
         true => Ok(Arc::clone(array)),
-        false => filter(array.as_ref(), keep).map_err(failed),
+        false => predicate.filter(array.as_ref()).map_err(failed),
     };
     let columns = source.columns.iter().map(filtered).collect::<Result<Vec<_>>>()?;
     let hidden = hidden(source, keep, fingerprints)?;
@@ -83,14 +95,15 @@ pub(crate) fn change_rows(
 }
 
 fn hidden(source: &SourceRows, keep: &BooleanArray, fingerprints: &[u128]) -> Result<[ArrayRef; 3]> {
-    let halves = || fingerprints.iter().zip(keep.values().iter()).filter(|(_, keep)| *keep).map(|(f, _)| split_fingerprint(*f));
+    let kept = || keep.values().set_indices().filter_map(|row| fingerprints.get(row));
+    let halves = || kept().map(|fingerprint| split_fingerprint(*fingerprint));
     let high: Int64Array = halves().map(|(high, _)| high).collect();
     let low: Int64Array = halves().map(|(_, low)| low).collect();
     let ordinals: ArrayRef = match &source.ordinals {
         Some(ordinals) => {
             let kept = filter(ordinals.as_ref(), keep).map_err(failed)?;
-            let kept = kept.as_primitive_opt::<Int32Type>().ok_or_else(|| Error::internal("source ordinals must be Int32"))?;
-            Arc::new(kept.iter().map(|ordinal| ordinal.unwrap_or(-1)).collect::<Int32Array>())
+            source.ordinals()?;
+            kept
         }
         None => Arc::new(Int32Array::from_value(-1, high.len())),
     };
@@ -119,10 +132,11 @@ impl Emitter {
         fingerprints: &[u128],
         out: &mut Vec<RecordBatch>,
     ) -> Result<Result<(), TooLarge>> {
-        let is_changed: BooleanArray = verdicts.iter().map(|v| Some(v.is_changed())).collect();
-        if is_changed.true_count() == 0 {
+        if !verdicts.iter().any(|verdict| verdict.is_changed()) {
             return Ok(Ok(()));
         }
+        let is_changed = |row: usize| verdicts.get(row).is_some_and(|verdict| verdict.is_changed());
+        let is_changed = BooleanArray::from(BooleanBuffer::collect_bool(verdicts.len(), is_changed));
         match change_rows(&self.schema, source, &is_changed, fingerprints)? {
             Ok(batches) => batches.into_iter().try_for_each(|batch| self.add(batch, out)).map(Ok),
             Err(large) => Ok(Err(large)),

@@ -49,6 +49,20 @@ impl Findings {
         }
     }
 
+    /// Adds duplicates that were counted apart: each count has the key's first row in it.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.more += other.more;
+        for (key, count) in other.duplicates {
+            if let Some(known) = self.duplicates.get_mut(&key) {
+                *known += count - 1;
+            } else if self.duplicates.len() < DISTINCT {
+                self.duplicates.insert(key, count);
+            } else {
+                self.more += count - 1;
+            }
+        }
+    }
+
     /// The error for what was found, nulls first.
     pub(crate) fn error(&self, table: &str) -> Option<Error> {
         if let Some((column, (count, samples))) = self.nulls.iter().next() {

@@ -12,23 +12,25 @@
 use std::sync::Arc;
 
 use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::{Int64Type, UInt32Type, UInt64Type};
+use arrow::datatypes::{Int32Type, Int64Type, UInt32Type, UInt64Type};
 use datafusion::common::stats::Precision;
 use datafusion::error::DataFusionError;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::common::spawn_buffered;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::physical_plan::{ExecutionPlan, StatisticsArgs, StatisticsContext};
 use futures::StreamExt;
 
 use super::DiffSpec;
 use super::baseline::{Baseline, IndexRows, estimated_bytes};
-use super::columns::{FILE, FP_HI, FP_LO, ROW, change_schema_of, index_scan_schema};
+use super::columns::{FILE, FP_HI, FP_LO, ROW, SRC, change_schema_of, index_scan_schema};
 use super::diff::{Diff, Differ, Room};
 use super::memory::{Grant, Memory};
 use super::spill::{Buckets, Cut, Spilled, Spiller};
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::{ByteKeys, Hashing, KeyReader, KeyShape, KeyStore, SmallKeys};
+use crate::spec::normalize_type;
 
 /// What every step of one diff works with.
 pub(crate) struct Shared {
@@ -38,14 +40,22 @@ pub(crate) struct Shared {
     pub(crate) spiller: Arc<Spiller>,
     hashing: Hashing,
     can_spill: bool,
+    has_outside: bool,
 }
 
 impl Shared {
-    pub(crate) fn new(spec: Arc<DiffSpec>, reader: Arc<KeyReader>, context: &TaskContext, set: &ExecutionPlanMetricsSet) -> Arc<Self> {
+    /// `has_outside`: whether new keys are compared with rows that are not loaded.
+    pub(crate) fn new(
+        spec: Arc<DiffSpec>,
+        reader: Arc<KeyReader>,
+        context: &TaskContext,
+        set: &ExecutionPlanMetricsSet,
+        has_outside: bool,
+    ) -> Arc<Self> {
         let can_spill = Spiller::can_spill(context);
         let hashing = Hashing { kind: spec.hash, seed: spec.fingerprinter.seed() };
         let (memory, spiller) = (Memory::new(&spec.table, context, can_spill), Spiller::new(&spec.table, hashing.seed, context, set));
-        Arc::new(Self { spec, reader, memory, spiller, hashing, can_spill })
+        Arc::new(Self { spec, reader, memory, spiller, hashing, can_spill, has_outside })
     }
 
     pub(crate) fn buckets(&self, cut: Cut) -> Buckets {
@@ -77,13 +87,19 @@ pub(crate) fn exact_rows(plan: &dyn ExecutionPlan) -> usize {
     }
 }
 
+/// The number of rows that `plan` gives, as far as it knows, or 0.
+fn expected_rows(plan: &dyn ExecutionPlan) -> usize {
+    let statistics = StatisticsContext::new().compute(plan, &StatisticsArgs::new());
+    statistics.ok().and_then(|statistics| statistics.num_rows.get_value().copied()).unwrap_or(0)
+}
+
 /// Reads the whole index: into memory when it fits, else into buckets on disk.
 pub(crate) async fn load(shared: Arc<Shared>, inputs: Inputs, context: Arc<TaskContext>) -> Result<Mode> {
     let Some(index) = inputs.index else {
         return Ok(Mode::Memory(empty(&shared, inputs.source_rows)?));
     };
     let wrap = |error| unreadable(&shared, error);
-    let rows = exact_rows(index.as_ref());
+    let rows = expected_rows(index.as_ref());
     let mut bytes = estimated_bytes(rows, true);
     if bytes <= shared.memory.limit() || !shared.can_spill {
         let single: Arc<dyn ExecutionPlan> = match index.properties().partitioning.partition_count() {
@@ -113,7 +129,9 @@ fn buckets_for(shared: &Shared, rows: usize, source_rows: usize, bytes: usize) -
 async fn spill_index(shared: &Arc<Shared>, index: &Arc<dyn ExecutionPlan>, context: &Arc<TaskContext>, buckets: usize) -> Result<Mode> {
     let spilled = shared.buckets(Cut::new(index_scan_schema(&shared.spec.key), buckets, 0));
     for partition in 0..index.properties().partitioning.partition_count() {
-        let mut batches = index.execute(partition, Arc::clone(context)).map_err(|error| unreadable(shared, error))?;
+        let batches = index.execute(partition, Arc::clone(context)).map_err(|error| unreadable(shared, error))?;
+        // Decoded by a task of its own, one batch ahead.
+        let mut batches = spawn_buffered(batches, 1);
         while let Some(batch) = batches.next().await {
             spilled.push(batch.map_err(|error| unreadable(shared, error))?)?;
         }
@@ -169,7 +187,15 @@ async fn load_keys<K: KeyStore>(shared: &Arc<Shared>, mut batches: SendableRecor
 }
 
 fn differ<K: KeyStore>(shared: &Shared, baseline: Baseline<K>, source_rows: usize, grant: Grant) -> Result<Arc<dyn Differ>> {
-    Ok(Arc::new(Diff::try_new(baseline, shared.hashing, source_rows, Room { grant, can_spill: shared.can_spill })?))
+    let diff = Diff::try_new(baseline, shared.hashing, source_rows, Room { grant, can_spill: shared.can_spill })?;
+    // Keys of several columns are stored encoded, and cannot be made columns again.
+    let key_type = match (shared.reader.shape(), shared.spec.key.as_slice()) {
+        // The rows outside are looked up among the new keys, which takes a hash table.
+        _ if shared.has_outside => None,
+        (KeyShape::Small | KeyShape::Text, [key]) => Some(normalize_type(key.data_type())),
+        _ => None,
+    };
+    Ok(Arc::new(diff.with_ordered_keys(key_type)))
 }
 
 fn push<K: KeyStore>(baseline: &mut Baseline<K>, reader: &KeyReader, batch: &RecordBatch) -> Result<()> {
@@ -180,6 +206,7 @@ fn push<K: KeyStore>(baseline: &mut Baseline<K>, reader: &KeyReader, batch: &Rec
         low: column(FP_LO)?.as_primitive_opt::<Int64Type>().ok_or_else(mistyped)?.values(),
         file: column(FILE)?.as_primitive_opt::<UInt32Type>().ok_or_else(mistyped)?.values(),
         row: column(ROW)?.as_primitive_opt::<UInt64Type>().ok_or_else(mistyped)?.values(),
+        source: column(SRC)?.as_primitive_opt::<Int32Type>().ok_or_else(mistyped)?.values(),
     };
     baseline.push(&reader.read_batch(batch)?, &rows)
 }

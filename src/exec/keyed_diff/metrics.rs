@@ -30,6 +30,11 @@ impl DiffMetrics {
     }
 }
 
+/// Index rows outside of the diff that new keys were compared with.
+pub(crate) fn compared_outside(set: &ExecutionPlanMetricsSet) -> Count {
+    MetricBuilder::new(set).global_counter("rows_compared_outside")
+}
+
 /// Rows deleted are known once, at the end of the last partition.
 pub(crate) fn deleted(set: &ExecutionPlanMetricsSet) -> Count {
     MetricBuilder::new(set).global_counter("rows_deleted")

@@ -3,6 +3,7 @@
 //! ```text
 //! KeyedDiffExec        created │ updated rows as the source streams; counts and dead rows at the end (DiffOutcome)
 //!  ├ index             key, fingerprint, file, row of every live row of the base    loaded once, shared by all partitions
+//!  ├ outside           keys of live rows that the index leaves out, because their source files are not read
 //!  └ source plan       key + tracked columns, any encoding, any number of partitions; never shuffled
 //! ```
 //!
@@ -14,6 +15,7 @@
 //! It never decides by a key's hash, never emits a row of a source with null or duplicate keys once they are known, never
 //! reads the source twice, and its output is worth nothing until the outcome is there.
 
+mod ascending;
 mod baseline;
 mod bitmap;
 mod columns;
@@ -24,7 +26,11 @@ mod load;
 mod memory;
 mod metrics;
 mod ordered;
+mod origin;
 mod outcome;
+mod outside;
+#[cfg(test)]
+mod outside_tests;
 mod settle;
 mod spill;
 #[cfg(test)]
@@ -48,11 +54,14 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Exe
 
 pub(crate) use columns::index_scan_schema;
 pub use columns::{FILE, FP_HI, FP_LO, ROW, SRC, VERSION, change_schema, hidden_fields};
+pub use origin::Origins;
 pub use outcome::{DiffOutcome, DiffReport};
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::{Fingerprinter, KeyHash, KeyReader};
+use crate::exec::index_scan::KeyRanges;
 use crate::spec::check_same_types;
+use outside::{Outside, OutsidePlan};
 use state::RunningDiff;
 
 /// What is compared and how.
@@ -76,6 +85,7 @@ pub struct DiffSpec {
 #[derive(Debug)]
 pub struct KeyedDiffExec {
     index: Option<Arc<dyn ExecutionPlan>>,
+    outside: Option<OutsidePlan>,
     source: Arc<dyn ExecutionPlan>,
     spec: Arc<DiffSpec>,
     reader: Arc<KeyReader>,
@@ -93,7 +103,15 @@ impl KeyedDiffExec {
         let spec = Arc::new(spec);
         let running = Arc::new(RunningDiff::new(Arc::clone(&spec)));
         let properties = properties(&spec, &source);
-        Ok(Self { index, source, spec, reader, running, properties, metrics: ExecutionPlanMetricsSet::new() })
+        Ok(Self { index, outside: None, source, spec, reader, running, properties, metrics: ExecutionPlanMetricsSet::new() })
+    }
+
+    /// The same diff where `index` reads the rows of the base that the baseline leaves out, because their source files are
+    /// not read: a new key that is one of theirs is `KEY_DUPLICATE`. The diff tells `ranges` where new keys lie before it
+    /// executes `index`.
+    pub fn with_outside(mut self, index: Arc<dyn ExecutionPlan>, ranges: Arc<KeyRanges>) -> Self {
+        self.outside = Some(OutsidePlan { index, ranges });
+        self
     }
 
     /// The side channel that is filled when every partition has ended well.
@@ -102,14 +120,16 @@ impl KeyedDiffExec {
     }
 
     fn replace(&self, mut children: Vec<Arc<dyn ExecutionPlan>>, running: Arc<RunningDiff>) -> Result<Self> {
-        let expected = 1 + usize::from(self.index.is_some());
+        let expected = self.children().len();
         let (count, source) = (children.len(), children.pop());
         let Some(source) = source.filter(|_| count == expected) else {
-            return Err(Error::internal("KeyedDiffExec has the index, if any, and the source as children"));
+            return Err(Error::internal("KeyedDiffExec has the index and the rows outside, if any, and the source as children"));
         };
+        let outside = self.outside.as_ref().zip(self.outside.as_ref().and_then(|_| children.pop()));
+        let outside = outside.map(|(plan, index)| OutsidePlan { index, ranges: Arc::clone(&plan.ranges) });
         let (spec, reader) = (Arc::clone(&self.spec), Arc::clone(&self.reader));
         let properties = properties(&spec, &source);
-        Ok(Self { index: children.pop(), source, spec, reader, running, properties, metrics: ExecutionPlanMetricsSet::new() })
+        Ok(Self { index: children.pop(), outside, source, spec, reader, running, properties, metrics: ExecutionPlanMetricsSet::new() })
     }
 }
 
@@ -159,7 +179,7 @@ impl ExecutionPlan for KeyedDiffExec {
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        self.index.iter().chain([&self.source]).collect()
+        self.index.iter().chain(self.outside.as_ref().map(|outside| &outside.index)).chain([&self.source]).collect()
     }
 
     // Shuffling the source would undo the order that predictions live on.
@@ -186,15 +206,24 @@ impl ExecutionPlan for KeyedDiffExec {
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> DataFusionResult<SendableRecordBatchStream> {
         let inputs = || load::Inputs { index: self.index.clone(), source_rows: load::exact_rows(self.source.as_ref()) };
-        let shared = || load::Shared::new(Arc::clone(&self.spec), Arc::clone(&self.reader), &context, &self.metrics);
+        let shared = || {
+            let (spec, reader) = (Arc::clone(&self.spec), Arc::clone(&self.reader));
+            load::Shared::new(spec, reader, &context, &self.metrics, self.outside.is_some())
+        };
         let loading = self.running.start(partition, inputs, shared, &context)?;
         let part = stream::Partition {
             spec: Arc::clone(&self.spec),
             reader: Arc::clone(&self.reader),
             running: Arc::clone(&self.running),
+            outside: self.outside.clone().map(|plan| {
+                let (spec, reader, running) = (Arc::clone(&self.spec), Arc::clone(&self.reader), Arc::clone(&self.running));
+                let compared = metrics::compared_outside(&self.metrics);
+                Arc::new(Outside { plan, spec, reader, running, context: Arc::clone(&context), compared })
+            }),
             source: self.source.execute(partition, Arc::clone(&context))?,
             schema: self.schema(),
             batch_rows: context.session_config().batch_size(),
+            number: partition,
             partitions: self.properties.partitioning.partition_count(),
             metrics: metrics::DiffMetrics::new(&self.metrics, partition),
             set: self.metrics.clone(),

@@ -23,19 +23,18 @@ impl Stretches {
         Self(Some(Vec::new()))
     }
 
-    /// Notes the key that was just pushed at the last position. The first key of a batch begins a stretch: batches of
+    /// Notes the key at `position`, one after another. The first key of a batch begins a stretch: batches of
     /// several partitions arrive in any order, and stretches across them would overlap.
     #[inline]
-    pub(crate) fn pushed<K: KeyStore>(&mut self, keys: &K, is_first: bool) {
+    pub(crate) fn pushed<K: KeyStore>(&mut self, keys: &K, position: usize, is_first: bool) {
         let Some(starts) = &mut self.0 else { return };
-        let Some(last) = keys.len().checked_sub(1) else { return };
-        if !is_first && last > 0 && K::ascends(keys.get(last - 1), keys.get(last)) {
+        if !is_first && position > 0 && K::ascends(keys.get(position - 1), keys.get(position)) {
             return;
         }
         if starts.len() == STRETCHES {
             self.0 = None;
         } else {
-            starts.push(last);
+            starts.push(position);
         }
     }
 

@@ -5,6 +5,8 @@ use std::sync::OnceLock;
 
 use roaring::RoaringTreemap;
 
+use super::origin::Origins;
+
 /// The counts of a diff and the base's rows that are no longer live.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DiffReport {
@@ -16,10 +18,14 @@ pub struct DiffReport {
     pub deleted: u64,
     /// Source rows that the baseline has.
     pub unchanged: u64,
-    /// Source rows.
+    /// Source rows that were read.
     pub scanned: u64,
+    /// Source rows that were not read, because they are known to be unchanged.
+    pub skipped: u64,
     /// Replaced and deleted rows, by the position of their data file in the base's file list.
     pub dead: BTreeMap<u32, RoaringTreemap>,
+    /// What was seen of the source files that the rows come from.
+    pub origins: Origins,
     /// The most memory that was reserved at once.
     pub peak_memory_bytes: u64,
     /// Bytes that were written to disk to keep within memory.

@@ -21,9 +21,13 @@ use roaring::RoaringTreemap;
 
 use super::columns::{change_schema_of, index_scan_schema};
 use super::diff::Differ;
+use super::findings::Findings;
 use super::load::{Load, Mode, Shared, empty, load_rows};
+use super::outside::Outside;
 use super::spill::{Buckets, Cut, Spilled, read_side, unread};
+use super::state::Loaded;
 use crate::error::{Error, ErrorCode, Result};
+use crate::exec::equality::render_distinct_key;
 
 /// Buckets that unsettled keys and a bucket that is too large are cut into.
 const CUTS: usize = 16;
@@ -60,6 +64,10 @@ impl Unsettled {
         self.0.get_or_init(|| shared.buckets(Cut::new(key_schema(shared), CUTS, self.1))).push(keys)
     }
 
+    fn is_empty(&self) -> bool {
+        self.0.get().is_none()
+    }
+
     fn finish(&self) -> Result<Vec<Work>> {
         let files = self.0.get().map_or_else(|| Ok(Vec::new()), Buckets::finish)?;
         Ok(files.into_iter().flatten().map(|keys| Work::Keys { keys, level: self.1 + 1 }).collect())
@@ -84,34 +92,52 @@ pub(crate) struct Rows<'a> {
 /// The work that is left, and what it has found.
 pub(crate) struct Settle {
     shared: Arc<Shared>,
+    outside: Option<Arc<Outside>>,
+    /// Diffs that are done, whose new keys were not compared with the rows outside.
+    done: Vec<Arc<dyn Differ>>,
     works: Vec<Work>,
     current: Option<Current>,
     pub(crate) deleted: u64,
     pub(crate) dead: BTreeMap<u32, RoaringTreemap>,
+    /// Duplicates among the keys that were kept in order.
+    pub(crate) findings: Findings,
 }
 
 impl Settle {
-    /// Everything that is left; the last partition of the source has ended, and nobody else has `mode`.
-    pub(crate) fn try_new(shared: Arc<Shared>, mode: &Mode, unsettled: &Unsettled) -> Result<Self> {
-        let mut settle = Self { shared, works: Vec::new(), current: None, deleted: 0, dead: BTreeMap::new() };
-        match mode {
-            Mode::Memory(differ) => settle.take_dead(differ.as_ref()),
+    /// Everything that is left; the last partition of the source has ended, and nobody else has `loaded`.
+    pub(crate) fn try_new(shared: Arc<Shared>, loaded: &Loaded, outside: Option<Arc<Outside>>) -> Result<Self> {
+        let (works, done, findings) = (Vec::new(), Vec::new(), Findings::default());
+        let mut settle = Self { shared, outside, done, works, current: None, deleted: 0, dead: BTreeMap::new(), findings };
+        match &loaded.mode {
+            Mode::Memory(differ) => {
+                settle.take_dead(differ.as_ref());
+                settle.take_ordered(differ.as_ref(), &loaded.unsettled)?;
+                settle.done.extend(settle.outside.as_ref().map(|_| Arc::clone(differ)));
+            }
             Mode::Buckets { index, source } => {
                 let works = index.iter().cloned().zip(source.finish()?).map(|(index, rows)| Work::Diff { index, rows, level: 1 });
                 settle.works = works.filter(|work| !matches!(work, Work::Diff { index: None, rows: None, .. })).collect();
             }
         }
-        settle.works.extend(unsettled.finish()?);
+        settle.works.extend(loaded.unsettled.finish()?);
         Ok(settle)
     }
 
     /// The next rows to classify; `None` when everything is settled.
     pub(crate) async fn next(&mut self) -> Result<Option<Rows<'_>>> {
         let batch = loop {
+            while let Some(differ) = self.done.pop() {
+                if let Some(outside) = &self.outside {
+                    outside.check(differ.as_ref()).await?;
+                }
+            }
             if let Some(current) = &mut self.current {
                 match current.rows.next().await {
                     Some(batch) => break batch.map_err(|error| unread(&self.shared.spec.table, error))?,
-                    None => self.close()?,
+                    None => {
+                        self.close()?;
+                        continue;
+                    }
                 }
             }
             let Some(work) = self.works.pop() else { return Ok(None) };
@@ -126,9 +152,27 @@ impl Settle {
         if is_diff {
             self.take_dead(differ.as_ref());
         }
-        drop(differ);
+        self.take_ordered(differ.as_ref(), &unsettled)?;
+        self.done.extend(self.outside.as_ref().map(|_| differ));
         self.works.extend(unsettled.finish()?);
         Ok(())
+    }
+
+    /// Compares the new keys that were kept in order with one another, and sends them after those that are not settled.
+    fn take_ordered(&mut self, differ: &dyn Differ, unsettled: &Unsettled) -> Result<()> {
+        let (key, findings) = (self.shared.spec.key.as_slice(), &mut self.findings);
+        differ.late_duplicates(!unsettled.is_empty(), &mut |keys| {
+            (0..keys.len()).for_each(|row| findings.duplicate(render_distinct_key(key, std::slice::from_ref(&keys), row)));
+        })?;
+        if unsettled.is_empty() {
+            return Ok(());
+        }
+        let schema = key_schema(&self.shared);
+        differ.ordered_keys(&mut |keys| {
+            let batch = RecordBatch::try_new(Arc::clone(&schema), vec![keys]);
+            let batch = batch.map_err(|error| Error::internal("stored keys make no batch").with_source(error))?;
+            unsettled.push(&self.shared, batch)
+        })
     }
 
     fn take_dead(&mut self, differ: &dyn Differ) {

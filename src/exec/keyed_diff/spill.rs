@@ -4,12 +4,12 @@
 //! batch ─ hash of each key ─► pending ─ full, or the pool refuses ─► one batch per bucket ─► file 0 │ file 1 │ …
 //! ```
 //!
-//! All rows of one key are in one bucket, in the order in which they came. The hash here is a real one whatever the hash
-//! of the diff is, and another on each level, so that a bucket that is too large can be cut again.
+//! All rows of one key are in one bucket, nearly in the order in which they came. The hash here is a real one whatever
+//! the hash of the diff is, and another on each level, so that a bucket that is too large can be cut again.
 //! Memory, granted: the pending rows, at most a quarter of the diff's limit and 8 MiB. Never fails for want of memory:
 //! without any, each batch goes to disk at once.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::compute::interleave_record_batch;
@@ -88,9 +88,10 @@ pub(crate) struct Spilled {
 }
 
 impl Spilled {
-    /// The rows, in the order in which they came.
+    /// The rows, nearly in the order in which they came.
     pub(crate) fn read(&self, spiller: &Spiller) -> Result<SendableRecordBatchStream> {
-        let read = spiller.manager(&self.schema).read_spill_as_stream_unbuffered(Arc::clone(&self.file), None);
+        // Decoded by a task of its own, so that two processors share what one task settles.
+        let read = spiller.manager(&self.schema).read_spill_as_stream(Arc::clone(&self.file), None);
         read.map_err(|error| unread(&spiller.table, error))
     }
 }
@@ -129,15 +130,17 @@ pub(crate) struct Buckets {
     hashing: Hashing,
     limit: usize,
     pub(crate) cut: Cut,
-    writing: Mutex<Writing>,
+    manager: SpillManager,
+    pending: Mutex<Pending>,
+    /// Whoever flushes writes to each file in turn, so that several can.
+    files: Vec<Mutex<Option<(File, usize)>>>,
 }
 
-struct Writing {
-    manager: SpillManager,
+/// Rows that are not written yet.
+struct Pending {
     grant: Grant,
-    pending: Vec<(RecordBatch, Vec<u32>)>,
-    pending_bytes: usize,
-    files: Vec<Option<(File, usize)>>,
+    batches: Vec<(RecordBatch, Vec<u32>)>,
+    bytes: usize,
 }
 
 /// A spill file being written: a batch is appended, `None` ends it. (DataFusion does not name the type.)
@@ -154,20 +157,15 @@ fn create(manager: &SpillManager) -> Result<File, DataFusionError> {
 impl Buckets {
     /// Buckets for batches that have the key columns by name.
     pub(crate) fn new(spiller: &Arc<Spiller>, reader: &Arc<KeyReader>, memory: &Arc<Memory>, cut: Cut) -> Self {
-        let writing = Writing {
-            manager: spiller.manager(&cut.schema),
-            grant: memory.grant(),
-            pending: Vec::new(),
-            pending_bytes: 0,
-            files: (0..cut.buckets).map(|_| None).collect(),
-        };
         Self {
             spiller: Arc::clone(spiller),
             reader: Arc::clone(reader),
             hashing: spiller.hashing(cut.level),
             limit: (memory.limit() / 4).min(PENDING_BYTES),
+            manager: spiller.manager(&cut.schema),
+            pending: Mutex::new(Pending { grant: memory.grant(), batches: Vec::new(), bytes: 0 }),
+            files: (0..cut.buckets).map(|_| Mutex::new(None)).collect(),
             cut,
-            writing: Mutex::new(writing),
         }
     }
 
@@ -179,55 +177,76 @@ impl Buckets {
         let keys = self.reader.read_batch(&batch)?;
         let buckets = bucket_of_rows(self.reader.shape(), &keys, batch.num_rows(), (self.hashing, self.cut.buckets as u64));
         let bytes = bytes_of(&batch) + buckets.len() * size_of::<u32>();
-        let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        // Room for a batch that is written at once would be given back at once.
-        let is_kept = writing.pending_bytes + bytes <= self.limit && writing.grant.grow(bytes).is_ok();
-        writing.pending.push((batch, buckets));
-        writing.pending_bytes += bytes;
-        if is_kept { Ok(()) } else { writing.flush().map_err(|error| self.spiller.unwritten(error)) }
+        let taken = {
+            let mut pending = lock(&self.pending);
+            // Room for a batch that is written at once would be given back at once.
+            let is_kept = pending.bytes + bytes <= self.limit && pending.grant.grow(bytes).is_ok();
+            pending.batches.push((batch, buckets));
+            if is_kept {
+                pending.bytes += bytes;
+                return Ok(());
+            }
+            pending.take()
+        };
+        self.write(taken).map_err(|error| self.spiller.unwritten(error))
     }
 
     /// Ends the files; one entry per bucket, `None` for a bucket without rows.
     pub(crate) fn finish(&self) -> Result<Vec<Option<Spilled>>> {
-        let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = writing.flush().and_then(|()| {
-            let end = |file: Option<(File, usize)>| {
-                let Some((mut file, rows)) = file else { return Ok(None) };
+        let taken = lock(&self.pending).take();
+        let ended = self.write(taken).and_then(|()| {
+            let end = |file: &Mutex<Option<(File, usize)>>| {
+                let Some((mut file, rows)) = lock(file).take() else { return Ok(None) };
                 let schema = Arc::clone(&self.cut.schema);
                 Ok(file(None)?.map(|file| Spilled { file, schema, rows }))
             };
-            std::mem::take(&mut writing.files).into_iter().map(end).collect::<Result<Vec<_>, DataFusionError>>()
+            self.files.iter().map(end).collect::<Result<Vec<_>, DataFusionError>>()
         });
         ended.map_err(|error| self.spiller.unwritten(error))
     }
-}
 
-impl Writing {
-    fn flush(&mut self) -> Result<(), DataFusionError> {
-        let pending = std::mem::take(&mut self.pending);
-        self.pending_bytes = 0;
+    /// Writes rows, which are nobody else's now; what was granted for them is free when they are on disk.
+    fn write(&self, (batches, granted): (Vec<(RecordBatch, Vec<u32>)>, usize)) -> Result<(), DataFusionError> {
+        let written = self.write_rows(&batches);
+        drop(batches);
+        lock(&self.pending).grant.shrink(granted);
+        written
+    }
+
+    fn write_rows(&self, batches: &[(RecordBatch, Vec<u32>)]) -> Result<(), DataFusionError> {
         let mut rows: Vec<Vec<(usize, usize)>> = vec![Vec::new(); self.files.len()];
-        for (at, (_, buckets)) in pending.iter().enumerate() {
+        for (at, (_, buckets)) in batches.iter().enumerate() {
             for (row, bucket) in buckets.iter().enumerate() {
                 if let Some(rows) = rows.get_mut(*bucket as usize) {
                     rows.push((at, row));
                 }
             }
         }
-        let batches: Vec<&RecordBatch> = pending.iter().map(|(batch, _)| batch).collect();
-        for (slot, rows) in self.files.iter_mut().zip(&rows).filter(|(_, rows)| !rows.is_empty()) {
+        let batches: Vec<&RecordBatch> = batches.iter().map(|(batch, _)| batch).collect();
+        for (file, rows) in self.files.iter().zip(&rows).filter(|(_, rows)| !rows.is_empty()) {
             let batch = interleave_record_batch(&batches, rows)?;
-            if slot.is_none() {
-                *slot = Some((create(&self.manager)?, 0));
+            let mut file = lock(file);
+            if file.is_none() {
+                *file = Some((create(&self.manager)?, 0));
             }
-            if let Some((file, count)) = slot {
+            if let Some((file, count)) = file.as_mut() {
                 file(Some(&batch))?;
                 *count += rows.len();
             }
         }
-        drop(pending);
-        self.grant.resize(0).map_err(DataFusionError::from)
+        Ok(())
     }
+}
+
+impl Pending {
+    /// The rows, and how many bytes are granted for them.
+    fn take(&mut self) -> (Vec<(RecordBatch, Vec<u32>)>, usize) {
+        (std::mem::take(&mut self.batches), std::mem::take(&mut self.bytes))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn bucket_of_rows(shape: KeyShape, keys: &KeyBatch, rows: usize, by: (Hashing, u64)) -> Vec<u32> {

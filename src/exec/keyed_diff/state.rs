@@ -15,6 +15,7 @@ use futures::future::{BoxFuture, FutureExt, Shared};
 
 use super::findings::Findings;
 use super::load::{Inputs, Mode, Shared as SharedWork, load};
+use super::origin::Origins;
 use super::outcome::{DiffOutcome, DiffReport};
 use super::settle::{Settle, Unsettled};
 use super::{DiffSpec, metrics};
@@ -53,6 +54,7 @@ struct Progress {
     started: BTreeSet<usize>,
     ended: usize,
     counts: Counts,
+    origins: Origins,
     loading: Option<Loading>,
 }
 
@@ -107,6 +109,11 @@ impl RunningDiff {
         Ok(progress.loading.get_or_insert_with(start).clone())
     }
 
+    /// Notes what a partition saw of the rows' files.
+    pub(crate) fn note(&self, origins: Origins) {
+        self.progress().origins.add(origins);
+    }
+
     /// Ends a partition's reading of the source. The last one gets the loaded diff back, which nobody else has then.
     pub(crate) fn arrive(&self, loaded: Arc<Loaded>, counts: Counts, partitions: usize) -> Option<Arc<Loaded>> {
         let mut progress = self.progress();
@@ -123,10 +130,15 @@ impl RunningDiff {
 
     /// Reports the keys at fault, or sets the outcome. `counts` are those of the rows that were settled.
     pub(crate) fn conclude(&self, counts: Counts, settle: Settle, shared: &SharedWork, set: &ExecutionPlanMetricsSet) -> Result<()> {
+        let Settle { deleted, dead, findings, .. } = settle;
+        self.findings().add(findings);
         if let Some(error) = self.findings().error(&self.spec.table) {
             return Err(error);
         }
-        let mut total = self.progress().counts;
+        let (mut total, origins) = {
+            let mut progress = self.progress();
+            (progress.counts, std::mem::take(&mut progress.origins))
+        };
         total.add(counts);
         if total.created + total.updated + total.unchanged != total.scanned {
             return Err(Error::internal(format!(
@@ -134,12 +146,13 @@ impl RunningDiff {
                 self.spec.table, total.created, total.updated, total.unchanged, total.scanned
             )));
         }
-        let Settle { deleted, dead, .. } = settle;
         // A count of rows: saturating on 32-bit machines changes a metric only.
         metrics::deleted(set).add(usize::try_from(deleted).unwrap_or(usize::MAX));
         let Counts { created, updated, unchanged, scanned } = total;
         let (peak_memory_bytes, spilled_bytes) = (shared.memory.peak(), shared.spiller.spilled_bytes());
-        self.outcome.set(DiffReport { created, updated, deleted, unchanged, scanned, dead, peak_memory_bytes, spilled_bytes });
+        let report =
+            DiffReport { created, updated, deleted, unchanged, scanned, skipped: 0, dead, origins, peak_memory_bytes, spilled_bytes };
+        self.outcome.set(report);
         Ok(())
     }
 }

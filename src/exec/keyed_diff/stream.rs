@@ -23,10 +23,11 @@ use futures::{FutureExt, Stream, StreamExt, stream};
 
 use super::DiffSpec;
 use super::columns::{FP_HI, FP_LO, SRC, join_fingerprint};
-use super::diff::{Differ, Probe, Verdict};
+use super::diff::{Differ, Probe, SourceValues, Verdict};
 use super::emit::{Emitter, SourceRows, TooLarge, change_rows};
 use super::load::{Mode, Shared};
 use super::metrics::DiffMetrics;
+use super::outside::Outside;
 use super::settle::{Rows, Settle, Unsettled, key_schema};
 use super::state::{Counts, Loaded, RunningDiff};
 use crate::error::{Error, ErrorCode, Result};
@@ -38,9 +39,11 @@ pub(crate) struct Partition {
     pub(crate) spec: Arc<DiffSpec>,
     pub(crate) reader: Arc<KeyReader>,
     pub(crate) running: Arc<RunningDiff>,
+    pub(crate) outside: Option<Arc<Outside>>,
     pub(crate) source: SendableRecordBatchStream,
     pub(crate) schema: SchemaRef,
     pub(crate) batch_rows: usize,
+    pub(crate) number: usize,
     pub(crate) partitions: usize,
     pub(crate) metrics: DiffMetrics,
     pub(crate) set: ExecutionPlanMetricsSet,
@@ -63,7 +66,8 @@ where
 fn drive(partition: Partition, loaded: Arc<Loaded>) -> impl Stream<Item = datafusion::error::Result<RecordBatch>> + Send {
     let emitter = Emitter::new(Arc::clone(&partition.schema), partition.batch_rows);
     let stage = Stage::Reading(loaded);
-    let work = Work { partition, emitter, probe: Probe::default(), counts: Counts::default(), ready: VecDeque::new() };
+    let probe = Probe::new(partition.number);
+    let work = Work { partition, emitter, probe, counts: Counts::default(), ready: VecDeque::new() };
     stream::try_unfold((work, stage), |(mut work, mut stage)| async move {
         let batch = work.next(&mut stage).await?;
         Ok(batch.map(|batch| (batch, (work, stage))))
@@ -131,7 +135,8 @@ impl Work {
         match &loaded.mode {
             Mode::Memory(differ) => {
                 let verdicts = self.classify(differ.as_ref(), &source, &fingerprints)?;
-                self.count(&verdicts);
+                self.probe.origins.read(source.ordinals()?);
+                self.count(&source, &verdicts)?;
                 self.spill_unsettled(&loaded.shared, &loaded.unsettled, (&source, &verdicts))?;
                 self.emit(&source, &verdicts, &fingerprints)
             }
@@ -152,7 +157,8 @@ impl Work {
         let verdicts = self.classify(rows.differ, &source, &fingerprints)?;
         self.spill_unsettled(shared, rows.unsettled, (&source, &verdicts))?;
         if rows.is_diff {
-            self.count(&verdicts);
+            self.probe.origins.read(source.ordinals()?);
+            self.count(&source, &verdicts)?;
             return self.emit(&source, &verdicts, &fingerprints);
         }
         self.partition.find_duplicates(&source, &verdicts);
@@ -162,7 +168,8 @@ impl Work {
     fn classify(&mut self, differ: &dyn Differ, source: &SourceRows, fingerprints: &[u128]) -> Result<Vec<Verdict>> {
         let keys = self.partition.reader.read(source.key_columns())?;
         let (mut verdicts, before) = (Vec::new(), self.probe.lookups);
-        differ.classify(&mut self.probe, &keys, fingerprints, &mut verdicts)?;
+        let rows = SourceValues { fingerprints, ordinals: source.ordinals()? };
+        differ.classify(&mut self.probe, &keys, &rows, &mut verdicts)?;
         self.partition.metrics.lookups.add((self.probe.lookups - before) as usize);
         Ok(verdicts)
     }
@@ -194,7 +201,7 @@ impl Work {
         Ok(())
     }
 
-    fn count(&mut self, verdicts: &[Verdict]) {
+    fn count(&mut self, source: &SourceRows, verdicts: &[Verdict]) -> Result<()> {
         let count = |wanted: Verdict| verdicts.iter().filter(|v| **v == wanted).count();
         let (updated, unchanged) = (count(Verdict::Updated), count(Verdict::Unchanged));
         let created = count(Verdict::Created) + count(Verdict::Unsettled);
@@ -205,18 +212,20 @@ impl Work {
         metrics.created.add(created);
         metrics.updated.add(updated);
         metrics.unchanged.add(unchanged);
+        self.partition.outside.as_ref().map_or(Ok(()), |outside| outside.note(source, verdicts))
     }
 
     /// The source has ended: every partition is done, but the last one settles what is left.
     fn arrive(&mut self, stage: &mut Stage) -> Result<()> {
         let Stage::Reading(loaded) = std::mem::replace(stage, Stage::Ended) else { return Ok(()) };
         let (running, counts) = (Arc::clone(&self.partition.running), std::mem::take(&mut self.counts));
+        running.note(self.probe.origins.take());
         let Some(loaded) = running.arrive(loaded, counts, self.partition.partitions) else { return self.flush() };
         if running.findings().has_nulls() {
             return running.findings().error(&self.partition.spec.table).map_or(Ok(()), Err);
         }
         let shared = Arc::clone(&loaded.shared);
-        let settle = Settle::try_new(Arc::clone(&shared), &loaded.mode, &loaded.unsettled)?;
+        let settle = Settle::try_new(Arc::clone(&shared), &loaded, self.partition.outside.clone())?;
         *stage = Stage::Settling(Box::new(settle), shared);
         Ok(())
     }
@@ -224,6 +233,7 @@ impl Work {
     fn conclude(&mut self, stage: &mut Stage) -> Result<()> {
         let Stage::Settling(settle, shared) = std::mem::replace(stage, Stage::Ended) else { return Ok(()) };
         self.flush()?;
+        self.partition.running.note(self.probe.origins.take());
         let Partition { running, set, metrics, .. } = &self.partition;
         metrics.peak_memory.set_max(usize::try_from(shared.memory.peak()).unwrap_or(usize::MAX));
         running.conclude(self.counts, *settle, &shared, set)

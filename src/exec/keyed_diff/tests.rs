@@ -211,6 +211,18 @@ async fn duplicates_are_found_whether_new_changed_or_unchanged() {
 }
 
 #[tokio::test]
+async fn duplicates_are_found_between_keys_in_order_and_keys_in_none() {
+    // Runs, keys in no order, and repeats of both in both.
+    let mixed = |i: i64| if i % 3 == 0 { (i * 7_919) % 10_007 + 100_000 } else { i };
+    let ids = (0..3_000).map(mixed).chain([1, 4, mixed(300), mixed(300), mixed(2_997), 2_999]).collect::<Vec<_>>();
+    let text: ArrayRef = Arc::new(ids.iter().map(|id| Some(format!("k{id}"))).collect::<StringArray>());
+    for key in [ints(ids.iter().copied()), text] {
+        let error = diff(None, &vec![("id", key), ("v", ints(ids.iter().copied()))], &["id"]).await.err().unwrap();
+        assert!(error.message().contains("5 keys occur") && error.message().contains("(count 3)"), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn text_keys_are_bytes() {
     let of =
         |second| vec![("k", texts(["a", "A", "a ", "e\u{301}", "\u{e9}", "ß", "SS"].map(Some))), ("v", ints([1, second, 1, 1, 1, 1, 1]))];

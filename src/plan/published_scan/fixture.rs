@@ -105,7 +105,7 @@ impl Fixture {
             }
         };
         let index = ObjectRef { path: format!("data/{name}.index.parquet"), bytes: 0, hash: String::new() };
-        DataFile { data, index, rows: batch.num_rows() as u64, deletions, added_in: 1, bounds: bounds(batch) }
+        DataFile { data, index, rows: batch.num_rows() as u64, deletions, added_in: 1, bounds: bounds(batch), sources: vec![] }
     }
 
     pub(crate) async fn put(&self, path: &str, bytes: Bytes) -> ObjectRef {

@@ -160,7 +160,8 @@ impl Writer {
     }
 }
 
-fn format_options(listing: &ListingTable) -> (String, BTreeMap<String, String>) {
+/// The format's name and those of its options that are not the defaults.
+pub(super) fn format_options(listing: &ListingTable) -> (String, BTreeMap<String, String>) {
     let format = listing.options().format.as_ref();
     let (mut all, mut default) = (TableOptions::default(), TableOptions::default());
     let kind = if let Some(csv) = format.downcast_ref::<CsvFormat>() {

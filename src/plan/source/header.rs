@@ -22,11 +22,11 @@ use crate::error::{Error, ErrorCode, Result};
 
 impl ResolvedSource {
     /// Checks that each CSV file with a header has `columns` where the table has them. Columns that the user declared
-    /// under names of their own are taken as declared.
+    /// under names of their own are taken as declared. `is_read` says which files (store and path) are looked at.
     ///
     /// # Errors
     /// `SCHEMA_CHANGED`, naming the file and the column; `CAPTURE_FAILED` when a place cannot be listed.
-    pub async fn check_headers(&self, columns: &[String]) -> Result<()> {
+    pub async fn check_headers(&self, columns: &[String], is_read: impl Fn(&str) -> bool) -> Result<()> {
         let direct = self.provider.downcast_ref::<ListingTable>().is_some();
         let failed = |e| {
             let context =
@@ -43,10 +43,14 @@ impl ResolvedSource {
             for url in table.table_paths() {
                 let store = self.state.runtime_env().object_store(url).map_err(failed)?;
                 for (path, meta) in list(&self.state, &table, url).await.map_err(failed)? {
+                    let file = object_text(url, &path);
+                    if !is_read(&file) {
+                        continue;
+                    }
                     // What cannot be read here is reported by the scan, with the row.
                     let Ok(header) = self.header(&csv, &store, meta).await else { continue };
                     if let Some((place, name)) = wanted.iter().find(|(place, name)| moved(&header, *place, name, inferred)) {
-                        return Err(self.moved(&object_text(url, &path), name, *place, &header));
+                        return Err(self.moved(&file, name, *place, &header));
                     }
                 }
             }

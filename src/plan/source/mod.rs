@@ -5,7 +5,7 @@
 //!                              │
 //! a run     ─ resolve ──► ResolvedSource { state, provider, schema }
 //!                              ├─ identity()   before ─┐
-//!                              ├─ plan(columns) scan   ├─ same_identity: a source that moved fails the run
+//!                              ├─ plan_files(columns)  ├─ same_identity: a source that moved fails the run
 //!                              └─ identity()   after ──┘
 //! ```
 //!
@@ -16,21 +16,25 @@
 //! Memory: the list of the source's files, nothing of their rows. This module never writes, never registers anything
 //! in the user's session, and reads rows only when the plan is executed.
 
+mod batches;
 mod describe;
 mod factory;
 mod header;
 mod identity;
 mod listing;
+mod ordinals;
 mod overlay;
 mod refresh;
 mod resolve;
 mod session;
+mod split;
 mod statement;
 mod transient;
 
 pub use describe::describe;
 pub use factory::record_definitions;
 pub use identity::{SourceFileSeen, SourceIdentity, check_identity, same_identity};
+pub use ordinals::FileOrdinals;
 pub use resolve::{ResolvedSource, resolve};
 pub use session::capture_state;
 pub use transient::is_transient;

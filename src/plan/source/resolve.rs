@@ -12,10 +12,12 @@ use datafusion::execution::context::SessionState;
 use datafusion::logical_expr::{Expr, LogicalPlanBuilder};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
+use super::batches::bounded;
 use super::describe::not_found;
 use super::overlay::{Overlay, TableName, display, find};
 use super::refresh::Refresher;
 use super::session::with_catalogs;
+use super::split::share_row_groups;
 use super::statement::{build_any, created, parse};
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::SourceSpec;
@@ -145,8 +147,13 @@ impl ResolvedSource {
             Ok(plan) if is_unbounded(&plan) => Err(self.unbounded()),
             // An aggregate or a sort over a stream is refused before there is a plan to look at.
             Err(e) if e.find_root().strip_backtrace().contains("pipeline breaking") => Err(self.unbounded()),
-            planned => planned.map_err(failed),
+            planned => Ok(bounded(&self.state, share_row_groups(&self.state, planned.map_err(failed)?).await)),
         }
+    }
+
+    /// A plan of the source's rows that was made elsewhere, with batches of limited bytes.
+    pub fn bounded(&self, plan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+        bounded(&self.state, plan)
     }
 
     fn unbounded(&self) -> Error {

@@ -72,8 +72,9 @@ fn state_of(identity: &SourceIdentity) -> SourceState {
         e_tag: f.e_tag.clone(),
         modified: f.modified,
         changed: f.changed,
+        exact: false,
     };
-    SourceState { files: identity.files.iter().enumerate().map(file).collect(), table_version: None, next_ordinal: 9 }
+    SourceState { files: identity.files.iter().enumerate().map(file).collect(), next_ordinal: 9, ..SourceState::default() }
 }
 
 fn code<T>(result: Result<T, Error>) -> Option<ErrorCode> {

@@ -17,6 +17,7 @@ mod pair;
 mod parquet_file;
 mod properties;
 mod read;
+mod spans;
 mod upload;
 
 pub(crate) use aligned::share_of;
@@ -24,7 +25,10 @@ pub use bounds::{decode_range, encode_range};
 pub use changes::ChangesWriter;
 pub use pair::{PairSpec, PairWriter, index_schema};
 pub use properties::WriterConfig;
-pub use read::{open_rows, verify_object};
+pub use read::{Choose, open_groups, open_rows, verify_object};
+
+/// About how many bytes a batch may have: fewer rows are read at once where rows are large.
+pub const BATCH_BYTES: usize = 32 << 20;
 
 /// The fingerprint's upper 64 bits, a hidden column.
 pub const FP_HI: &str = "__incremental_fp_hi";

@@ -10,14 +10,16 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use arrow::compute::cast;
+use arrow::datatypes::Int32Type;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::aligned::{Aligned, Budget};
 use super::bounds::{FloatBounds, column_bounds};
 use super::parquet_file::ParquetFile;
+use super::spans::SourceRows;
 use super::{FP_HI, FP_LO, SRC, VERSION, WriterConfig};
 use crate::error::{Error, Result};
 use crate::spec::VersionNumber;
@@ -95,13 +97,29 @@ impl PairSpec {
     }
 }
 
+/// What is noted of the rows of a pair while they are written.
+#[derive(Default)]
+struct Noted {
+    floats: FloatBounds,
+    sources: SourceRows,
+}
+
+impl Noted {
+    fn update(&mut self, data: &RecordBatch, index: &RecordBatch) {
+        self.floats.update(data);
+        if let Some(ordinals) = index.column_by_name(SRC).and_then(|column| column.as_primitive_opt::<Int32Type>()) {
+            self.sources.update(ordinals);
+        }
+    }
+}
+
 /// Writes rows as pairs of files.
 pub struct PairWriter {
     spec: Arc<PairSpec>,
     index_schema: SchemaRef,
     prefix: String,
     budget: Budget,
-    open: Option<(Aligned, FloatBounds)>,
+    open: Option<(Aligned, Noted)>,
     begun: usize,
     files: Vec<DataFile>,
 }
@@ -148,9 +166,9 @@ impl PairWriter {
             let rows = room.min(data.num_rows() - done);
             let outcome = pair.0.write(&[data.slice(done, rows), index.slice(done, rows)], &mut self.budget).await;
             // The pair stays ours also after an error, so that `abort` finds it.
-            let (files, floats) = self.open.insert(pair);
+            let (files, noted) = self.open.insert(pair);
             let written = outcome?;
-            floats.update(&data.slice(done, written));
+            noted.update(&data.slice(done, written), &index.slice(done, written));
             done += written;
             if files.rows() >= self.spec.config.target_file_rows || files.is_full(&self.budget) {
                 self.end().await?;
@@ -176,7 +194,7 @@ impl PairWriter {
         self.budget.reservation.free();
     }
 
-    fn begin(&mut self) -> Result<(Aligned, FloatBounds)> {
+    fn begin(&mut self) -> Result<(Aligned, Noted)> {
         let spec = &self.spec;
         let name = format!("{}/{}-{:05}", spec.dir, self.prefix, self.begun);
         self.begun += 1;
@@ -189,11 +207,11 @@ impl PairWriter {
             ParquetFile::try_new(&spec.incarnation, format!("{name}.parquet"), Arc::clone(&spec.output_schema), data)?,
             ParquetFile::try_new(&spec.incarnation, format!("{name}.index.parquet"), Arc::clone(&self.index_schema), index)?,
         ];
-        Ok((Aligned::new(files), FloatBounds::default()))
+        Ok((Aligned::new(files), Noted::default()))
     }
 
     async fn end(&mut self) -> Result<()> {
-        let Some((mut files, floats)) = self.open.take() else { return Ok(()) };
+        let Some((mut files, noted)) = self.open.take() else { return Ok(()) };
         let rows = files.rows() as u64;
         let finished = files.finish(&mut self.budget).await?;
         let [data, index] = finished.as_slice() else { return Err(Error::internal("a pair of files did not end as a pair")) };
@@ -203,7 +221,8 @@ impl PairWriter {
             rows,
             deletions: None,
             added_in: self.spec.version,
-            bounds: column_bounds(&self.spec.output_schema, &data.metadata, &floats),
+            bounds: column_bounds(&self.spec.output_schema, &data.metadata, &noted.floats),
+            sources: noted.sources.spans(),
         });
         Ok(())
     }

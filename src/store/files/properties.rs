@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! data file    every column: bounds per row group; key columns: per page too; floating point: none
-//! index file   key columns only, per row group; fingerprints plain
+//! index file   key columns and source ordinals only, per row group; fingerprints plain
 //! capture      none, snappy
 //! ```
 //!
@@ -11,12 +11,12 @@
 
 use arrow_schema::Schema;
 use parquet::arrow::ArrowSchemaConverter;
-use parquet::basic::{Compression, LogicalType, Type, ZstdLevel};
+use parquet::basic::{Compression, Encoding, LogicalType, Type, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use parquet::schema::types::ColumnDescriptor;
 
-use super::{FP_HI, FP_LO};
+use super::{FP_HI, FP_LO, SRC, VERSION};
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::OperationalOptions;
 
@@ -69,8 +69,23 @@ impl WriterConfig {
     pub(super) fn index(&self, schema: &Schema, key: &[String]) -> Result<WriterProperties, ParquetError> {
         let mut builder = self.builder().set_statistics_enabled(EnabledStatistics::None);
         for leaf in ArrowSchemaConverter::new().convert(schema)?.columns() {
-            if belongs_to(leaf, key) && !is_float(leaf) {
+            let is_ordinal = leaf.path().parts().first().is_some_and(|name| name == SRC);
+            if is_ordinal || (belongs_to(leaf, key) && !is_float(leaf)) {
                 builder = builder.set_column_statistics_enabled(leaf.path().clone(), EnabledStatistics::Chunk);
+            }
+            if belongs_to(leaf, key) && matches!(leaf.physical_type(), Type::INT32 | Type::INT64) {
+                // Differences pack ascending keys as small as a codec would, and unpack several times faster: the index is
+                // read whole in every run.
+                builder = builder
+                    .set_column_dictionary_enabled(leaf.path().clone(), false)
+                    .set_column_encoding(leaf.path().clone(), Encoding::DELTA_BINARY_PACKED)
+                    .set_column_compression(leaf.path().clone(), Compression::UNCOMPRESSED);
+            }
+            if leaf.path().parts().first().is_some_and(|name| name == SRC || name == VERSION) {
+                // The same number for thousands of rows: differences of nothing, without a dictionary to look them up in.
+                builder = builder
+                    .set_column_dictionary_enabled(leaf.path().clone(), false)
+                    .set_column_encoding(leaf.path().clone(), Encoding::DELTA_BINARY_PACKED);
             }
             if leaf.path().parts().first().is_some_and(|name| name == FP_HI || name == FP_LO) {
                 // Random bits: a dictionary and a codec cost time and save nothing.

@@ -4,7 +4,7 @@
 //! ObjectRef ─ verify_object: size and BLAKE3, in blocks ─► open_rows ─► batches in the wanted schema
 //! ```
 //!
-//! Memory: one block while verifying, one row group's wanted columns while reading. Never returns rows of a file whose
+//! Memory: two blocks while verifying, one row group's wanted columns and a batch of limited bytes while reading. Never returns rows of a file whose
 //! rows do not fit the schema.
 
 use std::ops::Range;
@@ -25,6 +25,7 @@ use parquet::arrow::{ParquetRecordBatchStreamBuilder, ProjectionMask};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 
+use super::BATCH_BYTES;
 use crate::error::{Error, Result};
 use crate::store::{Incarnation, ObjectRef};
 
@@ -43,17 +44,21 @@ pub async fn verify_object(incarnation: &Incarnation, object: &ObjectRef) -> Res
         return Err(incarnation.objects().corrupt(&path, what));
     }
     let mut hasher = blake3::Hasher::new();
-    let mut done = 0;
-    while done < object.bytes {
-        let end = object.bytes.min(done + BLOCK_BYTES);
-        hasher.update(&store.get_range(&path, done..end).await.map_err(|e| unreadable(incarnation, &path, e))?);
-        done = end;
+    let begins = (0..object.bytes.div_ceil(BLOCK_BYTES)).map(|block| block * BLOCK_BYTES);
+    // The next block is on its way while one is hashed.
+    let blocks = futures::stream::iter(begins).map(|begin| store.get_range(&path, begin..object.bytes.min(begin + BLOCK_BYTES)));
+    let mut blocks = std::pin::pin!(blocks.buffered(2));
+    while let Some(block) = blocks.next().await {
+        hasher.update(&block.map_err(|e| unreadable(incarnation, &path, e))?);
     }
     if hasher.finalize().to_hex().as_str() != object.hash {
         return Err(incarnation.objects().corrupt(&path, "its bytes do not match the hash that is recorded for it"));
     }
     Ok(())
 }
+
+/// Chooses row groups of a file by its schema and footer; `None`: all.
+pub type Choose<'a> = dyn FnMut(&Schema, &ParquetMetaData) -> Result<Option<Vec<usize>>> + Send + 'a;
 
 /// The rows of an object that was verified, as batches of `schema`: its columns by name, encodings cast.
 ///
@@ -68,24 +73,59 @@ pub async fn open_rows(
     rows: Option<u64>,
 ) -> Result<BoxStream<'static, Result<RecordBatch>>> {
     let path = incarnation.path(&object.path);
+    let mut check = |_: &Schema, metadata: &ParquetMetaData| {
+        let found = u64::try_from(metadata.file_metadata().num_rows()).unwrap_or(0);
+        match rows.filter(|rows| *rows != found) {
+            Some(rows) => Err(incarnation.objects().corrupt(&path, format!("it has {found} rows and should have {rows}"))),
+            None => Ok(None),
+        }
+    };
+    open_groups(incarnation, object, schema, batch_rows, &mut check).await
+}
+
+/// [`open_rows`] of the row groups that are chosen.
+///
+/// # Errors
+/// Those of [`open_rows`] and of `choose`.
+pub async fn open_groups(
+    incarnation: &Incarnation,
+    object: &ObjectRef,
+    schema: &SchemaRef,
+    batch_rows: usize,
+    choose: &mut Choose<'_>,
+) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+    let path = incarnation.path(&object.path);
     let store = Arc::clone(&incarnation.store().location().store);
     let reader = StoreReader { store, path: path.clone(), bytes: object.bytes };
     let wrong = |e: ParquetError| from_parquet(incarnation, &path, e);
     let builder = ParquetRecordBatchStreamBuilder::new(reader).await.map_err(wrong)?;
-    let found = u64::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or(0);
-    if let Some(rows) = rows.filter(|rows| *rows != found) {
-        return Err(incarnation.objects().corrupt(&path, format!("it has {found} rows and should have {rows}")));
-    }
+    let groups = choose(builder.schema(), builder.metadata())?;
     let roots =
         roots(builder.schema(), schema).map_err(|name| incarnation.objects().corrupt(&path, format!("it has no column {name:?}")))?;
     let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
-    let stream = builder.with_projection(mask).with_batch_size(batch_rows.max(1)).build().map_err(wrong)?;
+    let batch_rows = batch_rows.min(rows_in_a_batch(builder.metadata(), &mask)).max(1);
+    let builder = builder.with_projection(mask).with_batch_size(batch_rows);
+    let stream = match groups {
+        Some(groups) => builder.with_row_groups(groups),
+        None => builder,
+    };
+    let stream = stream.build().map_err(wrong)?;
     let (incarnation, schema) = (incarnation.clone(), Arc::clone(schema));
     let fit = move |batch: std::result::Result<RecordBatch, ParquetError>| {
         let batch = batch.map_err(|e| from_parquet(&incarnation, &path, e))?;
         fit_schema(&batch, &schema).map_err(|e| incarnation.objects().corrupt(&path, e))
     };
     Ok(stream.map(fit).boxed())
+}
+
+/// How many rows of the wanted columns make a batch of [`BATCH_BYTES`].
+fn rows_in_a_batch(metadata: &ParquetMetaData, mask: &ProjectionMask) -> usize {
+    let row_bytes = metadata.row_groups().iter().map(|group| {
+        let wanted = group.columns().iter().enumerate().filter(|(leaf, _)| mask.leaf_included(*leaf));
+        let bytes: i64 = wanted.map(|(_, column)| column.uncompressed_size()).sum();
+        usize::try_from(bytes / group.num_rows().max(1)).unwrap_or(0)
+    });
+    BATCH_BYTES.checked_div(row_bytes.max().unwrap_or(0)).unwrap_or(usize::MAX)
 }
 
 fn roots(found: &Schema, wanted: &Schema) -> std::result::Result<Vec<usize>, String> {

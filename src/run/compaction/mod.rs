@@ -2,16 +2,20 @@
 //!
 //! ```text
 //! files with dead rows, and small files ─► CompactExec (live rows, their own versions) ─► MergeExec ─► a row-neutral version
+//!                                          in key order where every file is
 //! ```
 //!
 //! Memory: one row group per file that is read, and what the writers reserve. The handler is never called.
 
+mod choose;
+
 use std::sync::Arc;
 
+use arrow_schema::{Schema, SchemaRef};
 use datafusion::physical_plan::{ExecutionPlan, collect};
 
 use crate::error::{Error, ErrorCode, Result};
-use crate::exec::compact::CompactExec;
+use crate::exec::compact::{CompactExec, are_in_key_order, in_key_order};
 use crate::exec::merge::{MergeExec, decode_file_list};
 use crate::spec::{OperationalOptions, RunId, RunState, RunSummary};
 use crate::store::files::{PairSpec, WriterConfig};
@@ -21,9 +25,6 @@ use crate::table::TableHandle;
 use super::attempt::{Attempt, Base, newest_base};
 use super::commit::{NewVersion, commit_version};
 use super::{Host, RefreshRequest};
-
-/// Below this many dead rows a table is too small for its dead rows to cost anything.
-const MIN_DEAD_ROWS: u64 = 10_000;
 
 /// Compacts the table: `None` when there is nothing to gain.
 ///
@@ -35,7 +36,7 @@ pub async fn compact(host: &Host, table: &Arc<TableHandle>) -> Result<Option<Run
     let lease = attempt.incarnation.take_lease(&attempt.run, &attempt.id).await?;
     let result = async {
         attempt.base = newest_base(&attempt.incarnation).await?;
-        if attempt.base.is_none() { Err(table.not_published()) } else { rewrite(&attempt).await }
+        if attempt.base.is_none() { Err(table.not_published()) } else { rewrite(&attempt, choose::all).await }
     };
     let result = result.await;
     if let Err(error) = lease.release().await {
@@ -45,11 +46,20 @@ pub async fn compact(host: &Host, table: &Arc<TableHandle>) -> Result<Option<Run
     result
 }
 
+/// Whether [`after_run`] has something to do. A doubt counts as yes.
+pub(super) async fn is_due(run: &Attempt) -> bool {
+    match newest_base(&run.incarnation).await {
+        Ok(Some(base)) => run.options.auto_compaction && !choose::due(&run.options, &base.files).is_empty(),
+        Ok(None) => false,
+        Err(_) => true,
+    }
+}
+
 /// Automatic compaction, still under the run's lease. The run is published whatever becomes of it.
 pub(super) async fn after_run(run: &Attempt) {
     let result = async {
         let Some(base) = newest_base(&run.incarnation).await? else { return Ok(None) };
-        if !run.options.auto_compaction || !past_limits(&run.options, &base.files) {
+        if !run.options.auto_compaction || choose::due(&run.options, &base.files).is_empty() {
             return Ok(None);
         }
         let mut attempt = run.clone();
@@ -57,34 +67,20 @@ pub(super) async fn after_run(run: &Attempt) {
         attempt.runs = run.incarnation.run(&attempt.run);
         attempt.id = run.host.env.ids.id()?;
         attempt.base = Some(base);
-        rewrite(&attempt).await
+        rewrite(&attempt, choose::due).await
     };
     if let Err(error) = Box::pin(result).await {
         log::warn!("table {:?}: automatic compaction failed and will be tried after the next run: {error}", run.name());
     }
 }
 
-fn past_limits(options: &OperationalOptions, files: &[DataFile]) -> bool {
-    let rows: u64 = files.iter().map(|file| file.rows).sum();
-    let dead: u64 = files.iter().map(|file| file.rows - file.live_rows()).sum();
-    #[allow(clippy::cast_precision_loss)] // a fraction of row counts below 2^53
-    let fraction = dead as f64 / rows.max(1) as f64;
-    files.len() > options.compaction_max_files || (dead >= MIN_DEAD_ROWS && fraction > options.compaction_max_dead_fraction)
-}
+/// Which of the files are rewritten.
+type Choose = fn(&OperationalOptions, &[DataFile]) -> Vec<DataFile>;
 
-/// Which files are worth rewriting: those with dead rows and those far smaller than the target.
-fn chosen(options: &OperationalOptions, files: &[DataFile]) -> Vec<DataFile> {
-    let target = u64::try_from(options.target_file_rows).unwrap_or(u64::MAX);
-    let small = |file: &&DataFile| file.deletions.is_some() || file.rows < target / 2;
-    let chosen: Vec<DataFile> = files.iter().filter(small).cloned().collect();
-    let gain = chosen.len() > 1 || chosen.iter().any(|file| file.deletions.is_some());
-    if gain { chosen } else { vec![] }
-}
-
-async fn rewrite(attempt: &Attempt) -> Result<Option<RunSummary>> {
+async fn rewrite(attempt: &Attempt, choose: Choose) -> Result<Option<RunSummary>> {
     let started = attempt.elapsed();
     let Some(base) = &attempt.base else { return Ok(None) };
-    let chosen = chosen(&attempt.options, &base.files);
+    let chosen = choose(&attempt.options, &base.files);
     if chosen.is_empty() {
         return Ok(None);
     }
@@ -117,8 +113,27 @@ async fn write_live_rows(attempt: &Attempt, base: &Base, chosen: &[DataFile]) ->
         version: attempt.next_version(),
         config: WriterConfig::from_options(&attempt.options)?,
     };
-    let rows = CompactExec::new(attempt.incarnation.clone(), chosen.to_vec(), Arc::clone(&manifest.output_schema));
-    let plan: Arc<dyn ExecutionPlan> = Arc::new(MergeExec::new(Arc::new(rows), Arc::new(pairs)));
+    let pairs = Arc::new(pairs);
+    let rows = || CompactExec::new(attempt.incarnation.clone(), chosen.to_vec(), Arc::clone(&manifest.output_schema));
+    if are_in_key_order(&attempt.incarnation, chosen, &key_schema(&pairs)?).await? {
+        match write_rows(attempt, in_key_order(rows(), &manifest.key)?, &pairs).await {
+            // Reading all files at once takes more memory than one after the other.
+            Err(error) if error.code() == ErrorCode::ResourcesExhausted => {}
+            outcome => return outcome,
+        }
+    }
+    write_rows(attempt, Arc::new(rows()), &pairs).await
+}
+
+/// The key columns as an index file has them.
+fn key_schema(pairs: &PairSpec) -> Result<SchemaRef> {
+    let index = pairs.index_schema()?;
+    let key = index.fields().iter().take(pairs.key.len()).cloned();
+    Ok(Arc::new(Schema::new(key.collect::<Vec<_>>())))
+}
+
+async fn write_rows(attempt: &Attempt, rows: Arc<dyn ExecutionPlan>, pairs: &Arc<PairSpec>) -> Result<Vec<DataFile>> {
+    let plan: Arc<dyn ExecutionPlan> = Arc::new(MergeExec::new(rows, Arc::clone(pairs)));
     let context = format!("table {:?}: compaction failed; the published rows are what they were", attempt.name());
     let batches = collect(plan, attempt.host.state.task_ctx()).await;
     let batches = batches.map_err(|e| Error::from_datafusion(e, ErrorCode::StoreFailed, context))?;
