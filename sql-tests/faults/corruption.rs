@@ -93,7 +93,8 @@ impl Table {
         assert!(!objects.is_empty());
         let cases = (0..count).map(|_| {
             let (object, bytes) = objects[rng.random_range(0..objects.len())];
-            let damage = if rng.random_bool(0.75) { Damage::Bit(rng.random_range(0..bytes * 8)) } else { Damage::Cut(rng.random_range(0..*bytes)) };
+            let damage =
+                if rng.random_bool(0.75) { Damage::Bit(rng.random_range(0..bytes * 8)) } else { Damage::Cut(rng.random_range(0..*bytes)) };
             Case { object: object.clone(), damage }
         });
         cases.collect()

@@ -37,9 +37,19 @@ struct Prepared {
     ops: Vec<Op>,
 }
 
-async fn world_at(backing: &Arc<Backing>, now: i64, source: &Rows) -> (World, Arc<TestClock>) {
+/// Where a case runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum On {
+    Memory,
+    Disk,
+}
+
+async fn world_at(backing: &Arc<Backing>, now: i64, source: &Rows, on: On) -> (World, Arc<TestClock>) {
     let clock = TestClock::at(now);
-    let backing = backing.fork(Arc::clone(&clock) as Arc<dyn Clock>);
+    let backing = match on {
+        On::Memory => backing.fork(Arc::clone(&clock) as Arc<dyn Clock>),
+        On::Disk => backing.fork_to_disk(Arc::clone(&clock) as Arc<dyn Clock>).await,
+    };
     let world = World::new(backing, Arc::clone(&clock) as Arc<dyn Clock>, Arc::new(SeededIds::new(now.unsigned_abs())));
     world.source.set(source.clone());
     (world, clock)
@@ -122,7 +132,7 @@ impl Prepared {
 
     /// The act without a fault.
     async fn record(&mut self) {
-        let (world, _) = world_at(&self.backing, self.now, &self.source).await;
+        let (world, _) = world_at(&self.backing, self.now, &self.source, On::Memory).await;
         let (name, tables) = (self.scenario.name, self.scenario.tables);
         let process = self.open(&world).await.unwrap_or_else(|e| panic!("{name}: {e}"));
         let look = || async { reopen(&world, tables).await.unwrap_or_else(|e| panic!("{name}: {e}")).1 };
@@ -144,8 +154,8 @@ impl Prepared {
     }
 
     /// The act with faults, and everything that must hold afterwards.
-    async fn interrupted(&self, plan: &[(usize, Fault)]) -> Result<(), String> {
-        let (world, _clock) = world_at(&self.backing, self.now, &self.source).await;
+    async fn interrupted(&self, plan: &[(usize, Fault)], on: On) -> Result<(), String> {
+        let (world, _clock) = world_at(&self.backing, self.now, &self.source, on).await;
         let process = self.open(&world).await?;
         process.store.arm(plan.iter().copied());
         let mut done = 0;
@@ -390,9 +400,26 @@ fn crash_matrix() {
     let ran = AtomicU64::new(0);
     let failures = in_parallel(cases, enough(), |(at, plan)| {
         ran.fetch_add(1, Ordering::SeqCst);
-        alone(|| prepared[*at].interrupted(plan))
+        alone(|| prepared[*at].interrupted(plan, On::Memory))
     });
     println!("crash matrix: {total} cases, {} ran", ran.into_inner());
+    report(failures, &prepared);
+}
+
+/// The same on the local disk, for some scenarios, each operation in one of the ways by turns.
+#[test]
+fn crash_on_disk() {
+    let some = ["first run, proven", "incremental, registered", "vacuum", "drop and create"];
+    let prepared: Vec<Prepared> = prepared().into_iter().filter(|ready| some.contains(&ready.scenario.name)).collect();
+    let mut cases = vec![];
+    for (at, ready) in prepared.iter().enumerate() {
+        for (k, op) in ready.ops.iter().enumerate() {
+            let faults = faults(op);
+            cases.push((at, vec![(k, faults[k % faults.len()])]));
+        }
+    }
+    println!("on the local disk: {} cases", cases.len());
+    let failures = in_parallel(cases, enough(), |(at, plan)| alone(|| prepared[*at].interrupted(plan, On::Disk)));
     report(failures, &prepared);
 }
 
@@ -416,6 +443,6 @@ fn crash_pairs() {
     });
     let cases: Vec<_> = cases.collect();
     println!("two faults: {} cases of seed {seed}", cases.len());
-    let failures = in_parallel(cases, enough(), |(at, plan)| alone(|| prepared[*at].interrupted(plan)));
+    let failures = in_parallel(cases, enough(), |(at, plan)| alone(|| prepared[*at].interrupted(plan, On::Memory)));
     report(failures, &prepared);
 }

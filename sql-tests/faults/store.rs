@@ -22,14 +22,16 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use datafusion::common::runtime::SpawnedTask;
-use datafusion_incremental::env::Clock;
+use datafusion_incremental::env::{Clock, DurableLocalStore};
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::memory::InMemory;
 use object_store::path::Path;
+use object_store::prefix::PrefixStore;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
+use tempfile::TempDir;
 use tokio::sync::Notify;
 
 /// What is asked of the store.
@@ -114,6 +116,9 @@ pub struct Backing {
     /// Objects whose path contains this always look this many microseconds old.
     aged: Option<(&'static str, i64)>,
     late: Mutex<Vec<SpawnedTask<()>>>,
+    /// Deleted with the last who works in it.
+    #[allow(dead_code)]
+    folder: Option<TempDir>,
 }
 
 impl Backing {
@@ -130,16 +135,26 @@ impl Backing {
         })
     }
 
-    /// Another store, with its own timestamps.
-    pub fn over(store: Arc<dyn ObjectStore>) -> Arc<Self> {
-        Arc::new(Self { store, memory: None, clock: None, stamps: Mutex::default(), aged: None, late: Mutex::default() })
-    }
-
     /// The same objects, apart from now on, with timestamps of `clock`. Only for memory.
     pub fn fork(&self, clock: Arc<dyn Clock>) -> Arc<Self> {
         let memory = Arc::new(self.memory.as_ref().expect("only memory can be forked").fork());
         let stamps = Mutex::new(lock(&self.stamps).clone());
-        Arc::new(Self { store: memory.clone(), memory: Some(memory), clock: Some(clock), stamps, aged: self.aged, late: Mutex::default() })
+        Arc::new(Self { store: memory.clone(), memory: Some(memory), clock: Some(clock), stamps, aged: self.aged, late: Mutex::default(), folder: None })
+    }
+
+    /// The same objects in a new folder of the local disk, through the durable store, with timestamps of `clock`.
+    pub async fn fork_to_disk(&self, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for path in self.listed().await.into_keys() {
+            let bytes = self.store.get(&Path::from(path.as_str())).await.expect("a listed object").bytes().await.expect("its bytes");
+            let file = folder.path().join(&path);
+            std::fs::create_dir_all(file.parent().expect("a folder")).expect("the folder is made");
+            std::fs::write(file, bytes).expect("the file is written");
+        }
+        let root = Path::from_absolute_path(folder.path()).expect("a path");
+        let store: Arc<dyn ObjectStore> = Arc::new(PrefixStore::new(DurableLocalStore::new(), root));
+        let stamps = Mutex::new(lock(&self.stamps).clone());
+        Arc::new(Self { store, memory: None, clock: Some(clock), stamps, aged: None, late: Mutex::default(), folder: Some(folder) })
     }
 
     /// Objects whose path contains `of` look `micros` old from the start: leases that have run out.

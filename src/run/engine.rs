@@ -120,7 +120,7 @@ async fn release(lease: Lease) {
 /// Re-reads what the lease made stable, and takes the sealed revision where there is a seal.
 async fn adopt(mut attempt: Attempt, seal: Option<&Seal>) -> Result<Attempt> {
     if attempt.mode == RunMode::Published {
-        attempt.base = super::attempt::newest_base(&attempt.incarnation).await?;
+        attempt.base = super::attempt::newest_base_for(&attempt.incarnation, attempt.full).await?;
     }
     if let Some(seal) = seal {
         let revision = attempt.definitions.revision(seal.revision).cloned();

@@ -319,13 +319,19 @@ impl<'a> Survey<'a> {
         let is_draft = fact.drafted.is_some() || request.is_some_and(|request| request.mode == RunMode::Draft);
         if !is_draft {
             let newest = self.newest.as_ref().map(|newest| newest.slot.version);
-            let sealed = store.seal().await?;
-            let may_publish = !self.fenced && sealed.is_some_and(|seal| seal.base == newest);
+            let may_publish = !self.fenced
+                && match store.seal().await {
+                    Err(e) if e.code() == ErrorCode::Corrupt => true,
+                    seal => seal?.is_some_and(|seal| seal.base == newest),
+                };
             return Ok(if may_publish { Verdict::Keep } else { Verdict::Outrun });
         }
         if let Some(drafted) = fact.drafted {
             if self.now.saturating_sub(drafted) < self.older_than {
-                let files = store.draft().await?.map(|draft| draft.files).unwrap_or_default();
+                let files = match store.draft().await {
+                    Err(e) if e.code() == ErrorCode::Corrupt => return Ok(Verdict::Keep),
+                    draft => draft?.map(|draft| draft.files).unwrap_or_default(),
+                };
                 self.referenced.extend(files.iter().flat_map(|file| file.objects()).map(|object| object.path.clone()));
             }
             return Ok(Verdict::Delete);
