@@ -28,8 +28,8 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -132,6 +132,7 @@ impl Backing {
             stamps: Mutex::default(),
             aged: None,
             late: Mutex::default(),
+            folder: None,
         })
     }
 
@@ -139,7 +140,15 @@ impl Backing {
     pub fn fork(&self, clock: Arc<dyn Clock>) -> Arc<Self> {
         let memory = Arc::new(self.memory.as_ref().expect("only memory can be forked").fork());
         let stamps = Mutex::new(lock(&self.stamps).clone());
-        Arc::new(Self { store: memory.clone(), memory: Some(memory), clock: Some(clock), stamps, aged: self.aged, late: Mutex::default(), folder: None })
+        Arc::new(Self {
+            store: memory.clone(),
+            memory: Some(memory),
+            clock: Some(clock),
+            stamps,
+            aged: self.aged,
+            late: Mutex::default(),
+            folder: None,
+        })
     }
 
     /// The same objects in a new folder of the local disk, through the durable store, with timestamps of `clock`.
