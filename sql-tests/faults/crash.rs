@@ -20,7 +20,7 @@ use rand::{Rng, SeedableRng};
 
 use super::clock::{EPOCH, TestClock, pass};
 use super::scenarios::{Do, Scenario, all};
-use super::store::{Backing, Fault, FaultStore, Op};
+use super::store::{Backing, Fault, FaultStore, Kind, Op};
 use super::world::{Process, Rows, Seen, World, alone, in_parallel, number, oracle, rows};
 
 /// What a table shows: nothing when it does not exist.
@@ -360,6 +360,9 @@ fn between(from: &Shown, seen: &Shown, to: &Shown) -> bool {
 /// The ways in which one operation can fail.
 fn faults(op: &Op) -> Vec<Fault> {
     let mut faults = vec![Fault::FailsBefore, Fault::Hangs, Fault::Down];
+    if matches!(op.kind, Kind::Get | Kind::Ranges) {
+        faults.push(Fault::Short);
+    }
     if op.kind.writes() {
         faults.extend([Fault::FailsAfter, Fault::HangsAfter, Fault::DownAfter]);
     }

@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::clock::EPOCH;
 use async_trait::async_trait;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
@@ -200,8 +201,10 @@ impl Backing {
     }
 
     fn dated(&self, mut meta: ObjectMeta) -> ObjectMeta {
-        if let Some(at) = lock(&self.stamps).of.get(&meta.location) {
-            meta.last_modified = DateTime::<Utc>::from_timestamp_micros(*at).unwrap_or_default();
+        // A write whose caller is gone may end later; its time must not be the machine's.
+        let at = lock(&self.stamps).of.get(&meta.location).copied();
+        if let Some(at) = at.or(self.clock.is_some().then_some(EPOCH)) {
+            meta.last_modified = DateTime::<Utc>::from_timestamp_micros(at).unwrap_or_default();
         }
         meta
     }
@@ -402,6 +405,7 @@ impl ObjectStore for FaultStore {
         }
         let head = options.head;
         let mut found = self.leave(verdict, self.backing.store.get_opts(location, options).await).await?;
+        found.meta.location = location.clone(); // some stores tell the path below
         found.meta = self.backing.dated(found.meta);
         if head || !matches!(verdict, Verdict::Short | Verdict::Flip(_)) {
             return Ok(found);

@@ -9,6 +9,7 @@ use object_store::ObjectStore;
 use object_store::path::Path;
 
 use super::DurableLocalStore;
+use super::whole::WholeBodies;
 use crate::error::{Error, ErrorCode, Result, plain_text};
 
 /// A folder on an object store.
@@ -44,7 +45,7 @@ impl Location {
         let store: Arc<dyn ObjectStore> = if url.scheme() == "file" {
             Arc::new(DurableLocalStore::new())
         } else {
-            runtime.object_store(&store_url).map_err(|e| invalid(&plain_text(&e)))?
+            Arc::new(WholeBodies(runtime.object_store(&store_url).map_err(|e| invalid(&plain_text(&e)))?))
         };
         Ok(Self { store_url, store, root: url.prefix().clone() })
     }

@@ -12,6 +12,7 @@ mod clock;
 mod durable;
 mod ids;
 mod location;
+mod whole;
 
 use std::sync::Arc;
 
