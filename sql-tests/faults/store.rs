@@ -6,7 +6,7 @@
 //!     FailsBefore   an error, nothing happened          Hangs            nothing happened, never answers
 //!     FailsAfter    an error, but it was applied        HangsAfter       applied, never answers
 //!     Down          an error, and so from now on        DownAfter        applied, an error, and so from now on
-//!     Short, Flip   the body lacks its end, or has one other bit         ▼
+//!     Short         the body lacks its end                                ▼
 //!                                                              Backing: memory or local disk, timestamps of a test's clock
 //! ```
 //!
@@ -84,7 +84,6 @@ pub enum Fault {
     Down,
     DownAfter,
     Short,
-    Flip(u64),
     /// An error now; a create is applied so many seconds later all the same.
     Late(u64),
 }
@@ -242,7 +241,6 @@ enum Verdict {
     ApplyThenFail,
     ApplyThenHang,
     Short,
-    Flip(u64),
     Late(u64),
 }
 
@@ -310,7 +308,6 @@ impl FaultStore {
             Some(Fault::FailsAfter | Fault::DownAfter) => Verdict::ApplyThenFail,
             Some(Fault::HangsAfter) => Verdict::ApplyThenHang,
             Some(Fault::Short) => Verdict::Short,
-            Some(Fault::Flip(bit)) => Verdict::Flip(bit),
             Some(Fault::Late(seconds)) if kind == Kind::Create => Verdict::Late(seconds),
             Some(Fault::Late(_)) => Verdict::Fail,
             Some(Fault::Hangs) => {
@@ -335,7 +332,7 @@ impl FaultStore {
                 self.hang().await;
                 Err(injected())
             }
-            Verdict::Go | Verdict::Short | Verdict::Flip(_) | Verdict::Late(_) => result,
+            Verdict::Go | Verdict::Short | Verdict::Late(_) => result,
         }
     }
 
@@ -360,12 +357,6 @@ impl FaultStore {
 fn damaged(verdict: Verdict, bytes: Bytes) -> Bytes {
     match verdict {
         Verdict::Short => bytes.slice(..bytes.len() / 2),
-        Verdict::Flip(bit) if !bytes.is_empty() => {
-            let mut copy = bytes.to_vec();
-            let bit = usize::try_from(bit).unwrap_or(0) % (copy.len() * 8);
-            copy[bit / 8] ^= 1 << (bit % 8);
-            copy.into()
-        }
         _ => bytes,
     }
 }
@@ -407,7 +398,7 @@ impl ObjectStore for FaultStore {
         let mut found = self.leave(verdict, self.backing.store.get_opts(location, options).await).await?;
         found.meta.location = location.clone(); // some stores tell the path below
         found.meta = self.backing.dated(found.meta);
-        if head || !matches!(verdict, Verdict::Short | Verdict::Flip(_)) {
+        if head || !matches!(verdict, Verdict::Short) {
             return Ok(found);
         }
         let (meta, range, attributes) = (found.meta.clone(), found.range.clone(), found.attributes.clone());

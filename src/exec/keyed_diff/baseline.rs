@@ -6,20 +6,20 @@
 //! fingerprint  [f0]   [f1]   [f2]   [f3]        16 bytes
 //! runs         file 0, rows 0.. ─┘  file 1, row 7.. ─┘     one entry per stretch without a gap
 //! stretches    where keys ascend                a look-up by order, while look-ups are few
-//! table        hash → position                  built when they are not; 5 bytes per bucket
+//! table        hash → position                  built when they are not; 6 to 12 bytes
 //! ```
 //!
 //! A key that the index held twice would be matched once and its other row be reported as deleted: damage heals.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hashbrown::HashTable;
 use roaring::RoaringTreemap;
 
 use super::bitmap::Bitmap;
 use super::ordered::{Layers, Stretches};
+use super::position_table::{PositionTable, table_bytes};
 use crate::error::Result;
 use crate::exec::equality::{Hashing, KeyBatch, KeyStore, too_many_keys};
 
@@ -48,12 +48,14 @@ pub(crate) struct Baseline<K> {
     keys: K,
     fingerprints: Vec<u128>,
     runs: Vec<Run>,
+    /// The ordinals of source files in the runs.
+    sources: BTreeSet<i32>,
     hashing: Hashing,
     stretches: Stretches,
     layers: OnceLock<Option<Layers>>,
     /// Look-ups by order so far.
     ordered: AtomicUsize,
-    table: OnceLock<HashTable<u32>>,
+    table: OnceLock<PositionTable>,
 }
 
 /// Bytes that a baseline of `rows` rows takes at least; in file order it has few runs, else one per row.
@@ -61,12 +63,6 @@ pub(crate) fn estimated_bytes(rows: usize, is_in_file_order: bool) -> usize {
     let run = if is_in_file_order { 0 } else { size_of::<Run>() };
     let row = size_of::<u64>() + size_of::<u128>() + run;
     rows.saturating_mul(row).saturating_add(rows / 4).saturating_add(table_bytes(rows))
-}
-
-/// Bytes of a hash table of positions.
-pub(crate) fn table_bytes(rows: usize) -> usize {
-    let buckets = rows.saturating_add(rows / 7 + 1).checked_next_power_of_two().unwrap_or(usize::MAX);
-    if rows == 0 { 0 } else { buckets.saturating_mul(size_of::<u32>() + 1) }
 }
 
 /// Look-ups by order are given up when more than one in so many rows needed one (and layer).
@@ -78,6 +74,7 @@ impl<K: KeyStore> Baseline<K> {
             keys: K::default(),
             fingerprints: Vec::new(),
             runs: Vec::new(),
+            sources: BTreeSet::new(),
             hashing,
             stretches: Stretches::new(),
             layers: OnceLock::new(),
@@ -124,6 +121,7 @@ impl<K: KeyStore> Baseline<K> {
             let follows = |run: &Run| run.file == *file && run.source == *source && run.row + (position - run.start) as u64 == *row;
             if !self.runs.last().is_some_and(follows) {
                 self.runs.push(Run { start: position, file: *file, source: *source, row: *row });
+                self.sources.insert(*source);
             }
         }
     }
@@ -148,6 +146,11 @@ impl<K: KeyStore> Baseline<K> {
         self.fingerprints.get(position).copied()
     }
 
+    /// The ordinals of the source files that rows come from.
+    pub(crate) fn sources(&self) -> &BTreeSet<i32> {
+        &self.sources
+    }
+
     /// The ordinal of the source file that the row comes from. `hint` is where it was found last.
     #[inline]
     pub(crate) fn source(&self, position: usize, hint: &mut usize) -> i32 {
@@ -168,7 +171,7 @@ impl<K: KeyStore> Baseline<K> {
             return None;
         }
         if let Some(table) = self.table.get() {
-            return self.find_in(table, key, hash);
+            return table.find(&self.keys, key, hash);
         }
         if let Some(layers) = self.layers.get_or_init(|| self.stretches.layers(&self.keys)) {
             // Relaxed: the count is an estimate of the work done.
@@ -177,21 +180,21 @@ impl<K: KeyStore> Baseline<K> {
                 return layers.find(&self.keys, key);
             }
         }
-        self.find_in(self.table.get_or_init(|| self.build()), key, hash)
+        self.table.get_or_init(|| self.build()).find(&self.keys, key, hash)
     }
 
-    fn find_in(&self, table: &HashTable<u32>, key: K::Key<'_>, hash: u64) -> Option<usize> {
-        table.find(hash, |position| self.keys.is(*position as usize, key)).map(|position| *position as usize)
+    /// The positions of the first `rows` keys of a batch, or `None` while keys are found by order.
+    pub(crate) fn find_all(&self, keys: &KeyBatch, rows: usize) -> Option<Vec<usize>> {
+        let table = self.table.get()?;
+        let hashes: Vec<u64> = (0..rows).map(|row| K::hash(K::key(keys, row), self.hashing)).collect();
+        let mut positions = Vec::with_capacity(rows);
+        table.find_all(&self.keys, keys, &hashes, &mut positions);
+        Some(positions)
     }
 
-    fn build(&self) -> HashTable<u32> {
-        let mut table = HashTable::with_capacity(self.len());
-        let rehash = |position: &u32| K::hash(self.keys.get(*position as usize), self.hashing);
+    fn build(&self) -> PositionTable {
         // `push` keeps the number of rows below 2^32.
-        for position in 0..self.len() as u32 {
-            table.insert_unique(rehash(&position), position, rehash);
-        }
-        table
+        PositionTable::build(self.len(), |position| K::hash(self.keys.get(position), self.hashing))
     }
 
     /// The rows that `seen` does not have, and those that `changed` has, as rows of their files; and how many are not seen.

@@ -22,10 +22,11 @@ use arrow_schema::DataType;
 use roaring::RoaringTreemap;
 
 use super::ascending::{Ascending, Place, equal_keys};
-use super::baseline::{Baseline, table_bytes};
+use super::baseline::Baseline;
 use super::bitmap::Bitmap;
 use super::memory::Grant;
 use super::origin::OriginNotes;
+use super::position_table::ABSENT;
 use crate::error::Result;
 use crate::exec::equality::{Hashing, KeyBatch, KeyHash, KeyStore, KeyTable, too_many_keys};
 
@@ -38,8 +39,6 @@ const SLOTS: usize = 64;
 const WORTH_RESERVING: usize = 1024;
 /// Keys that are made an array at once.
 const LATE_KEYS: usize = 8192;
-/// What an empty table's allocation has beside its buckets.
-const TABLE_END: usize = 64;
 
 /// What a source row is, compared with the baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +67,8 @@ impl Verdict {
 pub(crate) struct Probe {
     partition: usize,
     next: usize,
+    /// Whether the last batch came in another order than the baseline.
+    is_random: bool,
     run: usize,
     pub(crate) origins: OriginNotes,
     pub(crate) lookups: u64,
@@ -202,7 +203,7 @@ impl<K: KeyStore> Diff<K> {
     /// Makes room for all keys that a shard may expect: many have come already, in no order.
     fn reserve(&self, shard: &mut KeyTable<K>) {
         let more = self.expected.saturating_sub(shard.len());
-        let bytes = more.saturating_mul(size_of::<u64>()).saturating_add(table_bytes(self.expected) + TABLE_END);
+        let bytes = more.saturating_mul(size_of::<u64>()).saturating_add(set_bytes(self.expected));
         if more > 0 && self.hashing.kind == KeyHash::Xxh3 && self.room.grant.grow(bytes).is_ok() {
             let before = shard.allocated();
             shard.reserve(more);
@@ -237,40 +238,78 @@ impl<K: KeyStore> Diff<K> {
         Ok(())
     }
 
-    fn known(&self, position: usize, row: usize, (probe, rows): (&mut Probe, &SourceValues<'_>)) -> Verdict {
-        probe.next = position + 1;
+    #[inline]
+    fn known(&self, position: usize, is_equal: bool) -> Verdict {
         if !self.seen.set(position) {
             return Verdict::Duplicate;
         }
-        if self.baseline.fingerprint(position).as_ref() == rows.fingerprints.get(row) {
-            if let Some(ordinal) = rows.ordinals.and_then(|ordinals| ordinals.get(row)) {
-                probe.origins.unchanged(self.baseline.source(position, &mut probe.run), *ordinal);
-            }
+        if is_equal {
             return Verdict::Unchanged;
         }
         self.changed.set(position);
         Verdict::Updated
     }
+
+    /// Where the first `rows` keys are in the baseline: one after another where they come in its order, which predicts
+    /// most of them; else many at once.
+    fn positions(&self, probe: &mut Probe, keys: &KeyBatch, rows: usize) -> Vec<usize> {
+        if probe.is_random
+            && let Some(positions) = self.baseline.find_all(keys, rows)
+        {
+            let in_order = positions.windows(2).filter(|pair| matches!(pair, [a, b] if a.wrapping_add(1) == *b)).count();
+            probe.is_random = in_order < rows / 2;
+            probe.lookups += rows as u64;
+            probe.next = positions.iter().rev().find(|position| **position != ABSENT).map_or(probe.next, |position| position + 1);
+            return positions;
+        }
+        let (mut positions, before) = (Vec::with_capacity(rows), probe.lookups);
+        for row in 0..rows {
+            let key = K::key(keys, row);
+            let position = self.predict(probe.next, key).unwrap_or_else(|| {
+                probe.lookups += 1;
+                self.baseline.find(key, K::hash(key, self.hashing)).unwrap_or(ABSENT)
+            });
+            if position != ABSENT {
+                probe.next = position + 1;
+            }
+            positions.push(position);
+        }
+        probe.is_random = probe.lookups - before > rows as u64 / 2;
+        positions
+    }
+
+    /// Compares the files that unchanged rows come from with those that the index says.
+    fn note_origins(&self, probe: &mut Probe, ordinals: &[i32], (positions, verdicts): (&[usize], &[Verdict])) {
+        if probe.origins.has_all(self.baseline.sources(), ordinals) {
+            return;
+        }
+        for ((position, verdict), ordinal) in positions.iter().zip(verdicts).zip(ordinals) {
+            if *verdict == Verdict::Unchanged {
+                probe.origins.unchanged(self.baseline.source(*position, &mut probe.run), *ordinal);
+            }
+        }
+    }
 }
 
 impl<K: KeyStore> Differ for Diff<K> {
     fn classify(&self, probe: &mut Probe, keys: &KeyBatch, rows: &SourceValues<'_>, verdicts: &mut Vec<Verdict>) -> Result<()> {
-        verdicts.reserve(rows.fingerprints.len());
-        let mut ordered = None;
-        for row in 0..rows.fingerprints.len() {
+        let positions = self.positions(probe, keys, rows.fingerprints.len());
+        // A loop of its own: setting bits that are shared would have each of its loads wait for the one before.
+        let is_equal = |(position, now): (&usize, &u128)| self.baseline.fingerprint(*position) == Some(*now);
+        let equal: Vec<bool> = positions.iter().zip(rows.fingerprints).map(is_equal).collect();
+        let (first, mut ordered) = (verdicts.len(), None);
+        verdicts.reserve(positions.len());
+        for (row, (position, is_equal)) in positions.iter().zip(equal).enumerate() {
+            if *position != ABSENT {
+                verdicts.push(self.known(*position, is_equal));
+                continue;
+            }
             let key = K::key(keys, row);
-            if let Some(position) = self.predict(probe.next, key) {
-                verdicts.push(self.known(position, row, (probe, rows)));
-                continue;
-            }
-            probe.lookups += 1;
-            let hash = K::hash(key, self.hashing);
-            if let Some(position) = self.baseline.find(key, hash) {
-                verdicts.push(self.known(position, row, (probe, rows)));
-                continue;
-            }
             let is_kept = ordered.get_or_insert_with(|| self.slot(probe.partition)).as_mut().is_some_and(|o| self.push_ordered(o, key));
-            verdicts.push(if is_kept { Verdict::Created } else { self.insert_new(key, hash)? });
+            verdicts.push(if is_kept { Verdict::Created } else { self.insert_new(key, K::hash(key, self.hashing))? });
+        }
+        if let Some(ordinals) = rows.ordinals {
+            self.note_origins(probe, ordinals, (&positions, verdicts.get(first..).unwrap_or_default()));
         }
         Ok(())
     }
@@ -332,6 +371,12 @@ impl<K: KeyStore> Differ for Diff<K> {
             tables.get(shard_of(hash)).is_some_and(|table| table.find(key, hash).is_some()) || lists.iter().any(|list| list.has(key))
         }));
     }
+}
+
+/// Bytes of a set of keys, without the keys: a position and a byte per bucket, and what an empty one has.
+fn set_bytes(keys: usize) -> usize {
+    let buckets = keys.saturating_add(keys / 7 + 1).checked_next_power_of_two().unwrap_or(usize::MAX);
+    buckets.saturating_mul(size_of::<u32>() + 1).saturating_add(64)
 }
 
 /// Duplicates that were found late, handed out a bounded number at a time.

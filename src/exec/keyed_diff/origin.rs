@@ -50,6 +50,14 @@ impl OriginNotes {
         }
     }
 
+    /// Whether rows of these files have nothing to tell: they are of one file, and that one and all of the `baseline` are
+    /// known to be inexact.
+    pub(crate) fn has_all(&self, baseline: &BTreeSet<i32>, ordinals: &[i32]) -> bool {
+        let inexact = &self.origins.inexact;
+        let one = ordinals.first().filter(|first| inexact.contains(first) && ordinals.iter().all(|ordinal| ordinal == *first));
+        one.is_some() && baseline.is_subset(inexact)
+    }
+
     /// Rows that were read from these files; `None`: from files that are not known.
     pub(crate) fn read(&mut self, ordinals: Option<&[i32]>) {
         self.origins.unknown |= ordinals.is_none_or(|ordinals| ordinals.iter().any(|ordinal| *ordinal < 0));

@@ -18,6 +18,8 @@ use crate::store::{CommitOutcome, Incarnation, Manifest, VersionDelta, VersionKi
 
 /// A row: id, and the version that wrote it.
 type Row = (i64, u64);
+/// Files with the rows that they hold.
+type Files = Vec<(DataFile, Vec<Row>)>;
 
 struct Table {
     inc: Incarnation,
@@ -72,12 +74,7 @@ impl Table {
     }
 
     /// `counts`: updated and deleted rows, where the version says them.
-    async fn publish_counted(
-        &mut self,
-        kind: VersionKind,
-        (files, live): (Vec<(DataFile, Vec<Row>)>, BTreeMap<i64, u64>),
-        counts: Option<(u64, u64)>,
-    ) {
+    async fn publish_counted(&mut self, kind: VersionKind, (files, live): (Files, BTreeMap<i64, u64>), counts: Option<(u64, u64)>) {
         let version = self.next();
         let run = RunId::new(format!("r{version}")).unwrap();
         let list: Vec<DataFile> = files.iter().map(|(file, _)| file.clone()).collect();
@@ -119,7 +116,7 @@ impl Table {
         live.retain(|id, _| !deleted.contains(id));
         live.extend(written.iter().map(|id| (*id, version)));
         let of = |ids: &BTreeSet<i64>| ids.iter().filter(|id| self.live().contains_key(id)).count() as u64;
-        let counts = (version % 4 != 0).then_some((of(written), of(deleted)));
+        let counts = (!version.is_multiple_of(4)).then_some((of(written), of(deleted)));
         self.publish_counted(VersionKind::Run, (files, live), counts).await;
     }
 
