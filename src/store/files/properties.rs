@@ -3,7 +3,7 @@
 //! ```text
 //! data file    every column: bounds per row group; key columns: per page too; floating point: none
 //! index file   key columns and source ordinals only, per row group; fingerprints plain
-//! capture      none, snappy
+//! capture      none, no dictionaries, snappy; fingerprints plain
 //! ```
 //!
 //! Parquet's bounds leave NaN out, while DataFusion orders NaN above every number and prunes by them: a row group with
@@ -14,7 +14,7 @@ use parquet::arrow::ArrowSchemaConverter;
 use parquet::basic::{Compression, Encoding, LogicalType, Type, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
-use parquet::schema::types::ColumnDescriptor;
+use parquet::schema::types::{ColumnDescriptor, ColumnPath};
 
 use super::{FP_HI, FP_LO, SRC, VERSION};
 use crate::error::{Error, ErrorCode, Result};
@@ -97,9 +97,13 @@ impl WriterConfig {
         Ok(builder.build())
     }
 
-    /// For files that live as long as one run.
+    /// For files that live as long as one run: written fast, read once. Dictionaries would save few bytes here.
     pub(super) fn capture(&self) -> WriterProperties {
-        self.builder().set_compression(Compression::SNAPPY).set_statistics_enabled(EnabledStatistics::None).build()
+        let builder = self.builder().set_compression(Compression::SNAPPY).set_dictionary_enabled(false);
+        // Random bits, which a codec only copies.
+        let fingerprints = [FP_HI, FP_LO].map(|name| ColumnPath::from(name.to_string()));
+        let plain = |builder: WriterPropertiesBuilder, path| builder.set_column_compression(path, Compression::UNCOMPRESSED);
+        fingerprints.into_iter().fold(builder, plain).set_statistics_enabled(EnabledStatistics::None).build()
     }
 }
 
