@@ -12,6 +12,7 @@ mod clock;
 mod durable;
 mod ids;
 mod location;
+pub(crate) mod staged;
 mod whole;
 
 use std::sync::Arc;

@@ -20,7 +20,8 @@ async fn objects() -> BTreeMap<String, Vec<u8>> {
     inc.append_definition(&inc.definitions().await.unwrap(), save).await.unwrap();
     let lease = inc.take_lease(&run("r"), "a").await.unwrap();
     publish(&inc, 1).await;
-    let source = SourceFile { ordinal: 0, path: "s/f".into(), bytes: 9, e_tag: Some("e".into()), modified: 1, changed: Some(2), exact: true };
+    let source =
+        SourceFile { ordinal: 0, path: "s/f".into(), bytes: 9, e_tag: Some("e".into()), modified: 1, changed: Some(2), exact: true };
     inc.write_source_state(&SourceState { files: vec![source], ..SourceState::default() }).await.unwrap();
     let id = run("r");
     request(&inc, &id, RunMode::Draft).await;

@@ -28,8 +28,8 @@ use super::paths::{self, Kind};
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::{RunId, RunMode};
 
-/// A draft without an end is taken for dead no sooner.
-const DRAFT_PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
+/// A draft without an end, or a writer that does not get on, is taken for dead no sooner.
+pub(super) const DRAFT_PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
 /// A mark for the store's clock is used within moments.
 pub(super) const MARK_PATIENCE: Duration = Duration::from_secs(300);
 /// So many small objects of old versions are worth a fence.
@@ -39,8 +39,8 @@ const DELETE_CHUNK: usize = 1000;
 /// What a vacuum found, or did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VacuumReport {
-    /// The objects, relative to the incarnation's folder, and their sizes; at the end what was left beside that folder, by
-    /// probes and earlier incarnations, relative to the table's.
+    /// The objects, relative to the incarnation's folder, and their sizes; at the end what was left beside them, by probes,
+    /// earlier incarnations and writers on the local disk that died, relative to the table's folder.
     pub objects: Vec<(String, u64)>,
     /// Whether they are deleted; `false` for a dry run.
     pub deleted: bool,
