@@ -4,11 +4,12 @@
 #   sql-tests/run.sh            everything
 #   sql-tests/run.sh sql model  only these groups
 #
-# Groups: format lint doc unit sql model crash races simulation corruption other quickstart. One profile and one set of features serve them all, so that
-# dependencies are compiled once (clippy adds a check pass). Every group runs even when an earlier one failed; the end
-# shows the minutes of each and the exit status is 1 when one failed.
+# Groups: format lint doc unit sql model crash races simulation corruption processes other quickstart. One profile and one
+# set of features serve them all, so that dependencies are compiled once (clippy adds a check pass). Every group runs even
+# when an earlier one failed; the end shows the minutes of each and the exit status is 1 when one failed.
 # MODEL_HISTORIES (1000) sets how many random histories the model test runs, for each of its two key hashes; SIM_SEEDS
-# (500) how many seeds the simulation, CRASH_PAIRS (2000) how many pairs of faults, CORRUPTIONS (2000) how many damages.
+# (500) how many seeds the simulation, CRASH_PAIRS (2000) how many pairs of faults, CORRUPTIONS (2000) how many damages, and
+# KILLS (200) how many processes are killed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}" CARGO_TERM_PROGRESS_WHEN=never
@@ -89,7 +90,8 @@ group model cargo_test --test model -- --nocapture
 group crash cargo_test --test faults crash:: -- --nocapture
 group races cargo_test --test faults races:: -- --nocapture
 group simulation cargo_test --test faults simulation:: -- --nocapture
-group corruption cargo_test --test faults corruption:: -- --nocapture
+group corruption cargo_test --test faults -- --nocapture corruption:: short::
+group processes cargo_test --test faults -- --nocapture kills:: order:: planning::
 group other other_tests
 group doc cargo_test --doc
 group quickstart quickstart

@@ -18,9 +18,10 @@ use datafusion_incremental::store::{CommitOutcome, Incarnation};
 use datafusion_incremental::{Error, ErrorCode};
 use futures::future::join_all;
 
+use super::backing::Backing;
 use super::clock::{EPOCH, TestClock, pass};
 use super::gate::{Barrier, Hold, Latency, Of, STATIONS, Schedule};
-use super::store::{Backing, FaultStore, Gate};
+use super::store::{FaultStore, Gate};
 use super::world::{Process, ROOT, Rows, Source, World, alone, in_parallel, oracle, rows};
 
 /// A table `t` with version 1, and leases that look a minute old when they are written.

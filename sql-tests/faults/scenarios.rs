@@ -9,8 +9,14 @@ use super::world::ROOT;
 pub enum Do {
     /// The source's rows from now on.
     Source(Vec<(i64, &'static str)>),
+    /// The rows of a Parquet file beside the tables; the source is all such files.
+    File(&'static str, Vec<(i64, &'static str)>),
+    /// So many seconds pass.
+    Wait(u64),
     /// A script that succeeds.
     Sql(String),
+    /// The last of this query's rows show this text.
+    Shows(String, &'static str),
     /// A script that fails with this code.
     Fails(String, ErrorCode),
     /// Whether every call of the handler `up` fails.
@@ -162,13 +168,39 @@ fn acts() -> Vec<Scenario> {
         Scenario {
             tables: &["t", "u"],
             again: vec![sql("REFRESH t; REFRESH u")],
+            ..scenario("chain of two", [chained(), vec![second()]].concat(), vec![sql("REFRESH u, t")])
+        },
+        Scenario {
+            tables: &["t", "u"],
+            again: vec![sql("REFRESH u RUN 'h'")],
             ..scenario(
-                "chain of two",
-                [vec![first(), sql(create("t", "s", "", UPPER)), sql(create("u", "t", "", CHAINED)), sql("REFRESH t, u")], vec![second()]]
-                    .concat(),
-                vec![sql("REFRESH u, t")],
+                "hand-on",
+                [chained(), vec![second(), sql("REFRESH t"), Do::Shows("EXPLAIN REFRESH u".into(), "hands on its changes")]].concat(),
+                vec![sql("REFRESH u RUN 'h'")],
             )
         },
+        scenario("file skip", file_skip(), vec![sql("REFRESH t RUN 'r'")]),
+    ]
+}
+
+/// A table and one on top of it, refreshed once.
+fn chained() -> Vec<Do> {
+    vec![first(), sql(create("t", "s", "", UPPER)), sql(create("u", "t", "", CHAINED)), sql("REFRESH t, u")]
+}
+
+/// A table over three files, of which one changed: the others are not read.
+fn file_skip() -> Vec<Do> {
+    vec![
+        Do::File("a", vec![(1, "a"), (2, "b")]),
+        Do::File("b", vec![(3, "c"), (4, "d")]),
+        Do::File("c", vec![(5, "e")]),
+        Do::Wait(5),
+        sql(format!("CREATE EXTERNAL TABLE f STORED AS PARQUET LOCATION '{ROOT}/files/'")),
+        sql(create("t", "f", "", UPPER)),
+        sql("REFRESH t"),
+        Do::File("b", vec![(3, "cc"), (6, "f")]),
+        Do::Wait(5),
+        Do::Shows("EXPLAIN REFRESH t".into(), "source files: 1 to read, 2 skipped"),
     ]
 }
 
