@@ -66,7 +66,7 @@ pub(crate) fn estimated_bytes(rows: usize, is_in_file_order: bool) -> usize {
 }
 
 /// Look-ups by order are given up when more than one in so many rows needed one (and layer).
-const ORDERED_SHARE: usize = 32;
+const ORDERED_SHARE: usize = 8;
 
 impl<K: KeyStore> Baseline<K> {
     pub(crate) fn new(hashing: Hashing) -> Self {

@@ -1,8 +1,8 @@
 //! The diff itself: keys and fingerprints in, verdicts out. No Arrow plans, no I/O.
 //!
 //! ```text
-//! source row ─► is it the row after the last match? ── yes ─► no hash, no look-up
-//!                        │ no: one of the next few? by order, while look-ups are few? by hash?
+//! source row ─► is it the row after the last match, or after one in another file? ── yes ─► no hash, no look-up
+//!                        │ no: by order, while look-ups are few? by hash?
 //!      found ─► seen bit: set before? → Duplicate;  fingerprint equal? → Unchanged : Updated
 //!      absent ─► next in order? → Created, compared with the other new keys in the end
 //!                no ─► set of new keys:  had it? → Duplicate : room for it? → Created : Unsettled
@@ -26,6 +26,7 @@ use super::baseline::Baseline;
 use super::bitmap::Bitmap;
 use super::memory::Grant;
 use super::origin::OriginNotes;
+use super::places::Places;
 use super::position_table::ABSENT;
 use crate::error::Result;
 use crate::exec::equality::{Hashing, KeyBatch, KeyHash, KeyStore, KeyTable, too_many_keys};
@@ -66,7 +67,7 @@ impl Verdict {
 #[derive(Debug, Default)]
 pub(crate) struct Probe {
     partition: usize,
-    next: usize,
+    places: Places,
     /// Whether the last batch came in another order than the baseline.
     is_random: bool,
     run: usize,
@@ -259,20 +260,19 @@ impl<K: KeyStore> Diff<K> {
             let in_order = positions.windows(2).filter(|pair| matches!(pair, [a, b] if a.wrapping_add(1) == *b)).count();
             probe.is_random = in_order < rows / 2;
             probe.lookups += rows as u64;
-            probe.next = positions.iter().rev().find(|position| **position != ABSENT).map_or(probe.next, |position| position + 1);
+            positions.iter().rev().find(|position| **position != ABSENT).inspect(|position| probe.places.move_to(**position));
             return positions;
         }
         let (mut positions, before) = (Vec::with_capacity(rows), probe.lookups);
+        probe.places.begin();
         for row in 0..rows {
             let key = K::key(keys, row);
-            let position = self.predict(probe.next, key).unwrap_or_else(|| {
+            let predicted = probe.places.predict(|place| self.predict(place, key));
+            positions.push(predicted.unwrap_or_else(|| {
                 probe.lookups += 1;
-                self.baseline.find(key, K::hash(key, self.hashing)).unwrap_or(ABSENT)
-            });
-            if position != ABSENT {
-                probe.next = position + 1;
-            }
-            positions.push(position);
+                let found = self.baseline.find(key, K::hash(key, self.hashing));
+                found.inspect(|position| probe.places.jump(*position)).unwrap_or(ABSENT)
+            }));
         }
         probe.is_random = probe.lookups - before > rows as u64 / 2;
         positions

@@ -12,7 +12,7 @@
 use crate::exec::equality::KeyStore;
 
 const STRETCHES: usize = 1 << 16;
-const LAYERS: usize = 8;
+const LAYERS: usize = 32;
 
 /// The beginnings of the ascending stretches; `None` when there are too many.
 #[derive(Debug)]
