@@ -267,15 +267,29 @@ impl<K: KeyStore> Diff<K> {
         probe.places.begin();
         for row in 0..rows {
             let key = K::key(keys, row);
-            let predicted = probe.places.predict(|place| self.predict(place, key));
-            positions.push(predicted.unwrap_or_else(|| {
-                probe.lookups += 1;
-                let found = self.baseline.find(key, K::hash(key, self.hashing));
-                found.inspect(|position| probe.places.jump(*position)).unwrap_or(ABSENT)
-            }));
+            if let Some(position) = self.predict(probe.places.next(), key) {
+                probe.places.move_to(position);
+                positions.push(position);
+                continue;
+            }
+            positions.push(self.look_up(probe, key));
         }
         probe.is_random = probe.lookups - before > rows as u64 / 2;
         positions
+    }
+
+    /// The position of a key that does not follow the last one: at a place that the partition left, or anywhere.
+    fn look_up(&self, probe: &mut Probe, key: K::Key<'_>) -> usize {
+        let hash = K::hash(key, self.hashing);
+        let hash_at = |position| self.baseline.hash(position);
+        if probe.places.is_worth_a_try()
+            && let Some(position) = probe.places.return_to(hash, |position| self.baseline.is(position, key), hash_at)
+        {
+            return position;
+        }
+        probe.lookups += 1;
+        let found = self.baseline.find(key, hash);
+        found.inspect(|position| probe.places.jump(*position, hash_at)).unwrap_or(ABSENT)
     }
 
     /// Compares the files that unchanged rows come from with those that the index says.

@@ -16,13 +16,24 @@ const TRIES: u32 = 64;
 /// A step forward within so many rows leaves nothing behind but deleted rows.
 const STEP: usize = 1024;
 
-/// The place where a partition is, and those that it left, the latest first.
-#[derive(Debug, Default)]
+/// The place where a partition is, and those that it left.
+#[derive(Debug)]
 pub(crate) struct Places {
     next: usize,
-    left: Vec<usize>,
+    left: [usize; PLACES],
+    /// Hashes of the keys at the places that were left: all of them are compared at once.
+    hashes: [u64; PLACES],
+    count: usize,
+    /// The entry that the next one replaces when all are taken.
+    oldest: usize,
     tried: u32,
     hit: u32,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self { next: 0, left: [0; PLACES], hashes: [0; PLACES], count: 0, oldest: 0, tried: 0, hit: 0 }
+    }
 }
 
 impl Places {
@@ -31,41 +42,54 @@ impl Places {
         (self.tried, self.hit) = (0, 0);
     }
 
-    /// The position of the next row, if `look` finds it at (or soon after) the place where the partition is, or one that it left.
+    /// The place where the partition is.
     #[inline]
-    pub(crate) fn predict(&mut self, look: impl Fn(usize) -> Option<usize>) -> Option<usize> {
-        if let Some(position) = look(self.next) {
-            self.next = position + 1;
-            return Some(position);
-        }
-        self.return_to(look)
+    pub(crate) fn next(&self) -> usize {
+        self.next
     }
 
-    fn return_to(&mut self, look: impl Fn(usize) -> Option<usize>) -> Option<usize> {
-        if self.left.is_empty() || (self.tried >= TRIES && self.hit < self.tried / 2) {
-            return None;
-        }
+    /// Goes on after `position`, at or soon after the place where the partition is.
+    #[inline]
+    pub(crate) fn move_to(&mut self, position: usize) {
+        self.next = position + 1;
+    }
+
+    /// Whether the places that were left are worth a try.
+    pub(crate) fn is_worth_a_try(&self) -> bool {
+        self.count > 0 && (self.tried < TRIES || self.hit >= self.tried / 2)
+    }
+
+    /// Goes back to a place that was left and whose row `is_it`, with the hash of its key. `hash_at` gives that of the row at
+    /// a place.
+    pub(crate) fn return_to(&mut self, hash: u64, is_it: impl Fn(usize) -> bool, hash_at: impl Fn(usize) -> Option<u64>) -> Option<usize> {
         self.tried += 1;
-        let found = self.left.iter().enumerate().find_map(|(at, place)| look(*place).map(|position| (at, position)));
-        let (at, position) = found?;
+        let places = self.hashes.iter().zip(self.left).take(self.count).enumerate();
+        let (at, position) =
+            places.filter(|(_, (left, _))| **left == hash).find(|(_, (_, place))| is_it(*place)).map(|(at, (_, place))| (at, place))?;
         self.hit += 1;
-        self.left.remove(at);
-        self.left.insert(0, std::mem::replace(&mut self.next, position + 1));
+        self.leave(at, hash_at);
+        self.next = position + 1;
         Some(position)
     }
 
     /// Goes on after `position`, which a look-up found.
-    pub(crate) fn jump(&mut self, position: usize) {
-        let before = std::mem::replace(&mut self.next, position + 1);
-        if position < before || position - before > STEP {
-            self.left.insert(0, before);
-            self.left.truncate(PLACES);
+    pub(crate) fn jump(&mut self, position: usize, hash_at: impl Fn(usize) -> Option<u64>) {
+        if position < self.next || position - self.next > STEP {
+            let at = if self.count < PLACES { self.count } else { self.oldest };
+            self.count = PLACES.min(self.count + 1);
+            self.oldest = (at + 1) % PLACES;
+            self.leave(at, hash_at);
         }
+        self.next = position + 1;
     }
 
-    /// Goes on after `position`; where it was is not worth a try.
-    pub(crate) fn move_to(&mut self, position: usize) {
-        self.next = position + 1;
+    /// Keeps the place where the partition is as entry `at`.
+    fn leave(&mut self, at: usize, hash_at: impl Fn(usize) -> Option<u64>) {
+        if let (Some(left), Some(hash)) = (self.left.get_mut(at), self.hashes.get_mut(at)) {
+            *left = self.next;
+            // Behind the last row there is nothing to find: any hash does, as the row is compared too.
+            *hash = hash_at(self.next).unwrap_or_default();
+        }
     }
 }
 
@@ -73,9 +97,18 @@ impl Places {
 mod tests {
     use super::*;
 
-    /// Rows at positions, looked for at a place and the row after it.
-    fn look(rows: &[u32], key: u32) -> impl Fn(usize) -> Option<usize> {
-        move |place| (place..place + 2).find(|at| rows.get(*at) == Some(&key))
+    fn find(places: &mut Places, rows: &[u32], key: u32) -> Option<usize> {
+        let is_it = |place: usize| rows.get(place) == Some(&key);
+        if is_it(places.next()) {
+            places.move_to(places.next());
+            return Some(places.next() - 1);
+        }
+        if places.is_worth_a_try() { places.return_to(u64::from(key % 7), is_it, |place| hash(rows, place)) } else { None }
+    }
+
+    /// A poor one: the rows are compared too.
+    fn hash(rows: &[u32], place: usize) -> Option<u64> {
+        rows.get(place).map(|key| u64::from(key % 7))
     }
 
     #[test]
@@ -89,10 +122,10 @@ mod tests {
             if key % 1_000 == 0 {
                 places.begin();
             }
-            let position = places.predict(look(&rows, key)).unwrap_or_else(|| {
+            let position = find(&mut places, &rows, key).unwrap_or_else(|| {
                 lookups += 1;
                 let position = rows.iter().position(|row| *row == key).unwrap();
-                places.jump(position);
+                places.jump(position, |place| hash(&rows, place));
                 position
             });
             assert_eq!(rows.get(position), Some(&key));
@@ -103,18 +136,16 @@ mod tests {
     #[test]
     fn no_order_costs_few_tries() {
         let rows: Vec<u32> = (0..10_000).collect();
-        let (mut places, tries) = (Places::default(), std::cell::Cell::new(0));
+        let (mut places, mut tries) = (Places::default(), 0);
         for step in 0..10_000_u32 {
             let key = step.wrapping_mul(7_919) % 10_000;
-            let counted = |place| {
-                tries.set(tries.get() + 1);
-                look(&rows, key)(place)
-            };
-            if places.predict(counted).is_none() {
-                places.jump(key as usize);
+            tries += u32::from(places.is_worth_a_try());
+            let found = find(&mut places, &rows, key);
+            assert!(found.is_none_or(|position| rows[position] == key));
+            if found.is_none() {
+                places.jump(key as usize, |place| hash(&rows, place));
             }
         }
-        assert!(tries.get() < 10_000 + 100 * PLACES, "{}", tries.get());
-        assert!(places.left.len() <= PLACES);
+        assert!(tries <= TRIES + 1, "{tries}");
     }
 }
