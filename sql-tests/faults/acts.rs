@@ -13,7 +13,7 @@ use rand::rngs::SmallRng;
 
 use super::clock::{EPOCH, TestClock};
 use super::store::{Fault, FaultStore, Gate, Op};
-use super::world::{Process, ROOT, World};
+use super::world::{Process, ROOT, Rows, World};
 
 /// Delays operations as its seed has it, and keeps what came when.
 #[derive(Debug)]
@@ -67,12 +67,27 @@ pub struct Actor {
 
 #[derive(Debug, Clone)]
 pub enum Act {
-    Refresh { run: String, full: bool },
-    Draft { run: String },
-    Cancel { run: String },
-    Rollback { to: u64 },
+    Refresh {
+        run: String,
+        full: bool,
+    },
+    Draft {
+        run: String,
+    },
+    /// A refresh of the table on top.
+    Chain {
+        run: String,
+    },
+    Cancel {
+        run: String,
+    },
+    Rollback {
+        to: u64,
+    },
     Compact,
-    Vacuum { seconds: u64 },
+    Vacuum {
+        seconds: u64,
+    },
 }
 
 impl Act {
@@ -83,6 +98,7 @@ impl Act {
                 format!("REFRESH t {} RUN '{run}'", if *full { "FULL" } else { "" })
             }
             Self::Draft { run } => format!("REFRESH t DRAFT RUN '{run}'"),
+            Self::Chain { run } => format!("REFRESH u RUN '{run}'"),
             Self::Cancel { run } => format!("CALL incremental.cancel('t', '{run}')"),
             Self::Rollback { to } => format!("CALL incremental.rollback('t', version => {to})"),
             Self::Compact => "CALL incremental.compact('t')".to_string(),
@@ -95,6 +111,7 @@ impl Act {
             Self::Refresh { full: false, .. } => "refresh",
             Self::Refresh { full: true, .. } => "full refresh",
             Self::Draft { .. } => "draft",
+            Self::Chain { .. } => "chained refresh",
             Self::Cancel { .. } => "cancel",
             Self::Rollback { .. } => "rollback",
             Self::Compact => "compaction",
@@ -112,6 +129,7 @@ impl Act {
             ErrorCode::HistoryMissing => !matches!(self, Self::Cancel { .. }),
             ErrorCode::RunNotFound => matches!(self, Self::Cancel { .. }),
             ErrorCode::NotPublished => matches!(self, Self::Compact),
+            ErrorCode::SourceNotReady => matches!(self, Self::Chain { .. }),
             _ => false,
         }
     }
@@ -144,7 +162,27 @@ pub fn fault(rng: &mut SmallRng) -> Fault {
     faults[rng.random_range(0..faults.len())]
 }
 
-pub fn definition(rng: &mut SmallRng) -> String {
+/// The source's rows from now on, in three files or at once.
+pub async fn put_source(world: &World, has_files: bool, rows: &Rows) {
+    if !has_files {
+        return world.source.set(rows.clone());
+    }
+    for part in 0..3 {
+        let name = format!("part-{part}");
+        let rows: Rows = rows.iter().filter(|(id, _)| *id % 3 == part).map(|(id, v)| (*id, v.clone())).collect();
+        let before = world.files.lock().unwrap().get(&name).cloned();
+        if before.as_ref() != Some(&rows) {
+            world.put_file(&name, rows).await;
+        }
+    }
+}
+
+/// A table on top of the other.
+pub fn chained() -> String {
+    format!("CREATE INCREMENTAL TABLE u FROM t KEY (id) LOCATION '{ROOT}/u/' WITH (compaction = 'off') AS SELECT id, o FROM input")
+}
+
+pub fn definition(rng: &mut SmallRng, has_files: bool) -> String {
     let options = format!(
         "{}, target_file_rows = {}, row_group_rows = {}, handler_batch_rows = {}, verify = '{}'",
         ["compaction = 'off'", "compaction_max_files = 3"][rng.random_range(0..2)],
@@ -154,7 +192,11 @@ pub fn definition(rng: &mut SmallRng) -> String {
         ["always", "metadata"][rng.random_range(0..2)],
     );
     let (track, handler) = [("", "AS SELECT id, upper(v) AS o FROM input"), ("TRACK (v)", "HANDLER 'up'")][rng.random_range(0..2)];
-    format!("CREATE INCREMENTAL TABLE t FROM s KEY (id) {track} LOCATION '{ROOT}/t/' WITH ({options}) {handler}")
+    let (files, source) = match has_files {
+        true => (format!("CREATE EXTERNAL TABLE f STORED AS PARQUET LOCATION '{ROOT}/files/'; "), "f"),
+        false => (String::new(), "s"),
+    };
+    format!("{files}CREATE INCREMENTAL TABLE t FROM {source} KEY (id) {track} LOCATION '{ROOT}/t/' WITH ({options}) {handler}")
 }
 
 pub async fn actor(world: &World, who: usize, rng: SmallRng, clock: &Arc<TestClock>, trace: &Arc<Mutex<Trace>>) -> Actor {
@@ -163,6 +205,8 @@ pub async fn actor(world: &World, who: usize, rng: SmallRng, clock: &Arc<TestClo
     let own = TestClock::at(clock.now_micros());
     let world = World { clock: Arc::clone(&own) as Arc<dyn Clock>, ..world.clone() };
     let process = world.process_over(FaultStore::gated(Arc::clone(&world.backing), gate.clone())).await;
-    process.attach("t").await.expect("the table is there");
+    for table in ["t", "u"] {
+        process.attach(table).await.expect("the store is healthy");
+    }
     Actor { process, gate, clock: own }
 }

@@ -242,6 +242,7 @@ impl Prepared {
             ErrorCode::StoreFailed | ErrorCode::CommitUnknown | ErrorCode::QueryFailed => true,
             ErrorCode::Corrupt | ErrorCode::StoreUnsafe => is_cut,
             // With the failed step undone the next one meets an older state.
+            ErrorCode::CaptureFailed if is_cut && error.message().contains("bytes that were announced") => true,
             ErrorCode::HandlerFailed | ErrorCode::CaptureFailed => error.message().contains("injected"),
             _ => false,
         };

@@ -21,6 +21,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::backing::Backing;
+use super::case::On;
 use super::clock::{EPOCH, TestClock, pass};
 use super::world::{Process, ROOT, Rows, World, alone, in_parallel, number, oracle};
 
@@ -32,6 +33,8 @@ struct Table {
     /// The newest version's rows.
     shown: Rows,
     objects: Vec<(String, u64)>,
+    /// Where the damaged copies are.
+    on: On,
 }
 
 /// How an object is damaged.
@@ -82,7 +85,7 @@ fn prepare(options: &str, handler: &str) -> Table {
         changed.remove(&7);
         pass(std::time::Duration::from_secs(3600)).await;
         let objects = backing.listed().await.into_iter().collect();
-        Table { backing, now: clock.now_micros(), source: changed, shown, objects }
+        Table { backing, now: clock.now_micros(), source: changed, shown, objects, on: On::Memory }
     })
 }
 
@@ -103,7 +106,10 @@ impl Table {
     /// A process on the damaged table.
     async fn damaged(&self, case: &Case) -> World {
         let clock = TestClock::at(self.now);
-        let backing = self.backing.fork(Arc::clone(&clock) as Arc<dyn Clock>);
+        let backing = match self.on {
+            On::Memory => self.backing.fork(Arc::clone(&clock) as Arc<dyn Clock>),
+            On::Disk => self.backing.fork_to_disk(Arc::clone(&clock) as Arc<dyn Clock>).await,
+        };
         let path = Path::from(case.object.as_str());
         let mut bytes = backing.store.get(&path).await.unwrap().bytes().await.unwrap().to_vec();
         match case.damage {
@@ -287,6 +293,21 @@ fn corruption_of_data_is_found_or_harmless_when_always_verified() {
     let failures = in_parallel(cases, 10, |case| alone(|| use_all(&table, case, &found)));
     println!("data, always verified: {} statements met the damage", found.into_inner());
     report("data, always verified", total, &failures);
+}
+
+/// The local disk reads in other ways than a store in memory does.
+#[test]
+fn corruption_on_the_local_disk_is_found_or_harmless() {
+    let (mut rng, found) = (rng(), AtomicU64::new(0));
+    let table = Table { on: On::Disk, ..prepare("verify = 'always'", UPPER) };
+    let count = number("CORRUPTIONS", 2000) / 10;
+    let files = table.cases(count, &mut rng, |path| is_data(path) || is_index_or_vector(path));
+    let records = table.cases(count, &mut rng, is_metadata);
+    let total = files.len() + records.len();
+    let mut failures = in_parallel(files, 10, |case| alone(|| use_all(&table, case, &found)));
+    failures.extend(in_parallel(records, 10, |case| alone(|| open_and_use(&table, case, &found))));
+    println!("on the local disk: {} statements met the damage", found.into_inner());
+    report("on the local disk", total, &failures);
 }
 
 /// What the default leaves unchecked: no panic, and the count of answers that were wrong without a word.

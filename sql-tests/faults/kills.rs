@@ -24,8 +24,8 @@ const PROVEN: &str = "AS SELECT id, upper(v) AS o FROM input";
 const SEALED: &str = "AS SELECT id, concat(upper(v), substr(CAST(random() AS VARCHAR), 1, 0)) AS o FROM input";
 
 fn definition(number: u64) -> String {
-    let compaction = if number % 3 == 0 { "compaction_max_files = 2" } else { "compaction = 'off'" };
-    let (more, handler) = if number % 2 == 0 { ("", PROVEN) } else { (", allow_volatile = true", SEALED) };
+    let compaction = if number.is_multiple_of(3) { "compaction_max_files = 2" } else { "compaction = 'off'" };
+    let (more, handler) = if number.is_multiple_of(2) { ("", PROVEN) } else { (", allow_volatile = true", SEALED) };
     format!("KEY (id) WITH ({compaction}, target_file_rows = 40{more}) {handler}")
 }
 

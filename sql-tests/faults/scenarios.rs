@@ -98,9 +98,12 @@ fn runs() -> Vec<Scenario> {
         scenario("first run, registered", vec![first(), sql(create("t", "s", "", UP))], run()),
         scenario("incremental, proven", one("", UPPER, second()), run()),
         scenario("incremental, registered", one("", UP, second()), run()),
-        scenario("delete-only", one("", UPPER, fewer()), run()),
-        scenario("no change", one("", UP, first()), run()),
-        scenario("rebuild", one("", UPPER, second()), vec![sql("REFRESH t FULL RUN 'r'")]),
+        scenario("delete-only, proven", one("", UPPER, fewer()), run()),
+        scenario("delete-only, registered", one("", UP, fewer()), run()),
+        scenario("no change, proven", one("", UPPER, first()), run()),
+        scenario("no change, registered", one("", UP, first()), run()),
+        scenario("rebuild, proven", one("", UPPER, second()), vec![sql("REFRESH t FULL RUN 'r'")]),
+        scenario("rebuild, registered", one("", UP, second()), vec![sql("REFRESH t FULL RUN 'r'")]),
         scenario("full recompute", one("incremental = false, compaction = 'off'", UPPER, second()), run()),
         scenario("retry of a run id", unready, run()),
         Scenario {
@@ -112,11 +115,14 @@ fn runs() -> Vec<Scenario> {
             ..scenario("guard, then allow", one(guarded, UP, fewer()), vec![held.clone(), allow.clone()])
         },
         scenario("allow, proven", [one(guarded, UPPER, fewer()), vec![held]].concat(), vec![allow]),
-        Scenario {
-            again: vec![sql("REFRESH t DRAFT RUN 'd'"), sql("REFRESH t")],
-            ..scenario("draft", one("", UP, second()), vec![sql("REFRESH t DRAFT RUN 'd'")])
-        },
+        draft("draft, proven", one("", UPPER, second())),
+        draft("draft, registered", one("", UP, second())),
     ]
+}
+
+fn draft(name: &'static str, setup: Vec<Do>) -> Scenario {
+    let draft = sql("REFRESH t DRAFT RUN 'd'");
+    Scenario { again: vec![draft.clone(), sql("REFRESH t")], ..scenario(name, setup, vec![draft]) }
 }
 
 fn acts() -> Vec<Scenario> {

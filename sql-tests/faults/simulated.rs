@@ -15,7 +15,7 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use super::acts::{Act, Actor, Trace, actor, definition, fault, reader_may_fail};
+use super::acts::{Act, Actor, Trace, actor, chained, definition, fault, put_source, reader_may_fail};
 use super::backing::Backing;
 use super::case::{is_record, named_objects};
 use super::clock::{EPOCH, TestClock, pass};
@@ -43,6 +43,10 @@ pub struct Simulation {
     log: Vec<String>,
     totals: Totals,
     verbose: bool,
+    /// The source is files, which may be skipped.
+    has_files: bool,
+    /// A table `u` reads `t`, whose changes may be handed on.
+    has_chain: bool,
 }
 
 impl Simulation {
@@ -56,9 +60,13 @@ impl Simulation {
         }
         let world = World::new(backing, Arc::clone(&clock) as Arc<dyn Clock>, Arc::new(SeededIds::new(seed)));
         let source: Rows = (0..rng.random_range(3..12)).map(|id| (id, format!("v{}", rng.random_range(0..50)))).collect();
-        world.source.set(source.clone());
+        let (has_files, has_chain) = (rng.random_bool(0.4), rng.random_bool(0.4));
+        put_source(&world, has_files, &source).await;
         let judge = world.process().await;
-        judge.sql(&definition(&mut rng)).await.expect("the table is created");
+        judge.sql(&definition(&mut rng, has_files)).await.expect("the table is created");
+        if has_chain {
+            judge.sql(&chained()).await.expect("the second table is created");
+        }
         let trace = Arc::new(Mutex::new(Trace { verbose, ..Trace::default() }));
         let mut actors = vec![];
         for who in 0..=WRITERS {
@@ -68,7 +76,23 @@ impl Simulation {
         let reader = actors.pop().expect("one actor reads");
         let model = Model { states: vec![source], ..Model::default() };
         let (log, totals) = (vec![], Totals::default());
-        Self { rng, world, clock, actors, reader, judge, model, runs: 0, open_runs: BTreeMap::new(), trace, log, totals, verbose }
+        Self {
+            rng,
+            world,
+            clock,
+            actors,
+            reader,
+            judge,
+            model,
+            runs: 0,
+            open_runs: BTreeMap::new(),
+            trace,
+            log,
+            totals,
+            verbose,
+            has_files,
+            has_chain,
+        }
     }
 
     /// All steps: what was done, and the trace's digest; or what went wrong, and the steps.
@@ -94,7 +118,7 @@ impl Simulation {
     async fn step(&mut self, step: u64) -> Result<(), String> {
         self.totals.count("steps", 1);
         if self.rng.random_bool(0.7) {
-            self.edit();
+            self.edit().await;
         }
         if self.rng.random_bool(0.6) {
             // Long enough for the lease of a process that died.
@@ -119,6 +143,7 @@ impl Simulation {
         self.judge_outcomes(&acts, outcomes)?;
         self.find_versions().await?;
         self.model.check_answers()?;
+        self.check_chain(false).await?;
         for read in reads {
             match read {
                 Ok(rows) => self.model.check_read(&rows, newest, self.model.newest())?,
@@ -142,7 +167,7 @@ impl Simulation {
     }
 
     /// Random edits of the source; values are lower case, so that `upper` loses nothing.
-    fn edit(&mut self) {
+    async fn edit(&mut self) {
         let mut rows = self.model.source().clone();
         for _ in 0..self.rng.random_range(1..4) {
             let id = self.rng.random_range(0..14);
@@ -155,7 +180,7 @@ impl Simulation {
         if self.rng.random_bool(0.03) {
             rows.clear();
         }
-        self.world.source.set(rows.clone());
+        put_source(&self.world, self.has_files, &rows).await;
         self.model.states.push(rows);
     }
 
@@ -199,6 +224,10 @@ impl Simulation {
         let newest = self.model.newest();
         let open: Vec<String> = self.open_runs.keys().cloned().collect();
         match self.rng.random_range(0..100) {
+            0..15 if self.has_chain => {
+                self.runs += 1;
+                Act::Chain { run: format!("c{}", self.runs) }
+            }
             0..50 => self.new_run(false),
             50..55 => self.new_run(true),
             55..60 => {
@@ -337,11 +366,30 @@ impl Simulation {
         }
         if step % 8 == 7 {
             self.judge = self.world.process().await;
-            self.judge.attach("t").await.map_err(|e| format!("the table cannot be opened: {e}"))?;
+            for table in ["t", "u"] {
+                self.judge.attach(table).await.map_err(|e| format!("{table} cannot be opened: {e}"))?;
+            }
             let lists = "SELECT count(*) FROM incremental_runs('t'); SELECT count(*) FROM incremental_versions('t')";
             self.judge.sql(lists).await.map_err(|e| format!("the history cannot be listed: {e}"))?;
         }
         Ok(())
+    }
+
+    /// The table on top holds one of the versions of `t`; at `last` the newest, once it is refreshed.
+    async fn check_chain(&self, last: bool) -> Result<(), String> {
+        if !self.has_chain {
+            return Ok(());
+        }
+        if last {
+            self.judge.sql("REFRESH u").await.map_err(|e| format!("the last refresh of u: {e}"))?;
+        }
+        let rows = match self.judge.select("SELECT id, o FROM u").await {
+            Err(error) if error.code() == ErrorCode::NotPublished => return Ok(()),
+            rows => rows.map_err(|e| format!("u cannot be read: {e}"))?,
+        };
+        let newest = self.model.newest();
+        let fits = if last { self.model.is(newest, &rows) } else { (1..=newest).any(|version| self.model.is(version, &rows)) };
+        if fits { Ok(()) } else { Err(format!("u holds no version of t: {rows:?}")) }
     }
 
     /// Healthy again: a refresh equals a full recompute, and a vacuum leaves nothing behind.
@@ -358,10 +406,11 @@ impl Simulation {
         if rows != oracle(self.model.source()) {
             return Err(format!("the table shows {rows:?}, the source has {:?}", self.model.source()));
         }
+        self.check_chain(true).await?;
         let handle = self.judge.session.incremental_table("t").await.map_err(|e| e.to_string())?;
         let named = named_objects(handle.incarnation()).await.map_err(|e| e.to_string())?;
         let roots = [handle.incarnation().path("").to_string()];
-        let listed = self.world.backing.listed().await.into_keys();
+        let listed = self.world.backing.listed().await.into_keys().filter(|path| path.starts_with("w/t/"));
         let orphans: Vec<String> = listed.filter(|path| !named.contains(path) && !is_record(&roots, path)).collect();
         if orphans.is_empty() { Ok(()) } else { Err(format!("a vacuum does not find {orphans:?}")) }
     }

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! seed ─► table and handler ─► 40 steps: edit the source ─ up to three acts at once, a reader beside them ─ heal ─ check
+//!           the source is rows, or files that may be skipped; sometimes a second table reads the first
 //!           acts: refresh, FULL, draft, retry, cancel, rollback, compaction, vacuum, restart, a clock that jumps
 //!           operations: late, seconds late, a minute late (the lease runs out), failed, applied but failed, never answered
 //! ```

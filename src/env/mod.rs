@@ -23,6 +23,7 @@ pub(crate) use durable::LocalFailure;
 pub(crate) use ids::hex;
 pub use ids::{Ids, RandomIds, SeededIds};
 pub use location::Location;
+pub(crate) use whole::WholeStores;
 
 /// Clock and ids, shared by everything that acts.
 #[derive(Debug, Clone)]

@@ -5,8 +5,9 @@
 //!                                    └ shorter or longer ────► an error, which may be tried again
 //! ```
 //!
-//! Otherwise a transfer that broke off would read as damage, whose remedies are others. Memory: none of its own. Never
-//! holds a body back, never changes one.
+//! Otherwise a transfer that broke off would read as damage, whose remedies are others, or panic where a reader relies on
+//! the length. Tables read and write through it, and runs read their sources through it. Memory: none of its own. Never holds
+//! a body back, never changes one.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,12 +15,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use datafusion::error::Result as DfResult;
+use datafusion::execution::object_store::ObjectStoreRegistry;
 use futures::stream::{self, BoxStream, StreamExt};
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
     PutOptions, PutPayload, PutResult, RenameOptions, Result,
 };
+use url::Url;
 
 /// Another store, whose bodies are counted.
 #[derive(Debug)]
@@ -28,6 +32,24 @@ pub(super) struct WholeBodies(pub(super) Arc<dyn ObjectStore>);
 impl fmt::Display for WholeBodies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// The stores of another registry, whose bodies are counted.
+#[derive(Debug)]
+pub(crate) struct WholeStores(pub(crate) Arc<dyn ObjectStoreRegistry>);
+
+impl ObjectStoreRegistry for WholeStores {
+    fn register_store(&self, url: &Url, store: Arc<dyn ObjectStore>) -> Option<Arc<dyn ObjectStore>> {
+        self.0.register_store(url, store)
+    }
+
+    fn deregister_store(&self, url: &Url) -> DfResult<Arc<dyn ObjectStore>> {
+        self.0.deregister_store(url)
+    }
+
+    fn get_store(&self, url: &Url) -> DfResult<Arc<dyn ObjectStore>> {
+        Ok(Arc::new(WholeBodies(self.0.get_store(url)?)))
     }
 }
 

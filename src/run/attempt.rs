@@ -8,6 +8,7 @@ use arrow_schema::Schema;
 use datafusion::execution::TaskContext;
 use datafusion::execution::runtime_env::RuntimeEnv;
 
+use crate::env::WholeStores;
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::Fingerprinter;
 use crate::spec::{Definition, OperationalOptions, Revision, RunId, RunMode, RunReason, RunState, RunSummary};
@@ -194,9 +195,14 @@ impl Attempt {
         self.committing.load(Ordering::Acquire)
     }
 
-    /// The session's task context, with the memory of this run counted.
+    /// The session's task context, with the memory of this run counted, and the bodies that its source's stores send.
     pub fn task_context(&self) -> Arc<TaskContext> {
-        let runtime = RuntimeEnv { memory_pool: Arc::clone(&self.pool) as _, ..self.host.state.runtime_env().as_ref().clone() };
+        let own = self.host.state.runtime_env();
+        let runtime = RuntimeEnv {
+            memory_pool: Arc::clone(&self.pool) as _,
+            object_store_registry: Arc::new(WholeStores(Arc::clone(&own.object_store_registry))),
+            ..own.as_ref().clone()
+        };
         Arc::new(TaskContext::from(&self.host.state).with_runtime(Arc::new(runtime)))
     }
 
