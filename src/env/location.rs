@@ -13,6 +13,7 @@ use object_store::path::Path;
 use super::DurableLocalStore;
 use super::whole::WholeBodies;
 use crate::error::{Error, ErrorCode, Result, plain_text};
+use crate::redact::location_without_credentials;
 
 /// A folder on an object store.
 #[derive(Debug, Clone)]
@@ -41,7 +42,8 @@ impl Location {
         if location.trim().is_empty() {
             return Err(invalid(&"it is empty"));
         }
-        let folder = if location.ends_with('/') { location.to_string() } else { format!("{location}/") };
+        let location = location_without_credentials(location);
+        let folder = if location.ends_with('/') { location } else { format!("{location}/") };
         let url = ListingTableUrl::parse(&folder).map_err(|e| invalid(&plain_text(&e)))?;
         let store_url = url.object_store();
         let store: Arc<dyn ObjectStore> = if url.scheme() == "file" {

@@ -17,6 +17,7 @@ mod bound;
 mod columns;
 mod conform;
 mod function;
+pub(crate) mod nesting;
 mod registry;
 mod row;
 mod sql;

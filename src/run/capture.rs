@@ -89,6 +89,7 @@ async fn plan(
         let nothing = EmptyExec::new(change_schema(attempt.definition()));
         return Ok((Counts::Whole(OnceLock::from(DiffReport::default())), Arc::new(nothing)));
     }
+    source.check_nesting(|path| choice.is_read(path)).await?;
     source.check_headers(columns, |path| choice.is_read(path)).await?;
     let (scan, has_ordinals) = match hand_on.scan(source, columns).await? {
         Some(changes) => (changes, false),

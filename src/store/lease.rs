@@ -61,7 +61,7 @@ enum Action {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct LeaseRecord {
+pub(super) struct LeaseRecord {
     action: Action,
     run: RunId,
     attempt: String,

@@ -25,6 +25,8 @@ mod lease;
 pub mod leftovers;
 mod log;
 mod manifest;
+#[cfg(test)]
+mod mutation_tests;
 mod objects;
 mod parts;
 mod paths;

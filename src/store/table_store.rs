@@ -72,7 +72,7 @@ enum Action {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct TableRecord {
+pub(super) struct TableRecord {
     action: Action,
     table: TableEntry,
 }
@@ -331,7 +331,7 @@ impl TableStore {
 
     /// The folder of an incarnation; its id came from an object.
     pub(super) fn folder(&self, incarnation: &str) -> Result<Path> {
-        if incarnation.contains('/') || !paths::is_safe(incarnation) || incarnation == paths::TABLE_LOG {
+        if incarnation.contains('/') || !paths::is_safe(incarnation) || incarnation.eq_ignore_ascii_case(paths::TABLE_LOG) {
             return Err(self.0.objects.corrupt(&self.0.log.path(0), format_args!("the table log names the incarnation {incarnation:?}")));
         }
         Ok(paths::below(&self.0.location.root, incarnation))
