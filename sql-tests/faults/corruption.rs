@@ -300,7 +300,7 @@ fn corruption_of_data_is_found_or_harmless_when_always_verified() {
 fn corruption_on_the_local_disk_is_found_or_harmless() {
     let (mut rng, found) = (rng(), AtomicU64::new(0));
     let table = Table { on: On::Disk, ..prepare("verify = 'always'", UPPER) };
-    let count = number("CORRUPTIONS", 2000) / 10;
+    let count = number("CORRUPTIONS", 2000) / 20;
     let files = table.cases(count, &mut rng, |path| is_data(path) || is_index_or_vector(path));
     let records = table.cases(count, &mut rng, is_metadata);
     let total = files.len() + records.len();

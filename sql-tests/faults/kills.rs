@@ -139,7 +139,7 @@ impl Victim {
         for (version, rows) in &after.versions {
             let fits = match (before.versions.get(version), rows) {
                 // A vacuum may have taken it.
-                (Some(_), None) => sql.contains("vacuum"),
+                (Some(Some(_)), None) => sql.contains("vacuum"),
                 (Some(known), rows) => known == rows,
                 (None, Some(rows)) => Some(rows) == old || Some(rows) == new.as_ref(),
                 (None, None) => false,
