@@ -4,10 +4,12 @@
 #   sql-tests/run.sh            everything
 #   sql-tests/run.sh sql model  only these groups
 #
-# Groups: format lint doc unit sql model other quickstart. One profile and one set of features serve them all, so that
-# dependencies are compiled once (clippy adds a check pass). Every group runs even when an earlier one failed; the end
-# shows the minutes of each and the exit status is 1 when one failed.
-# MODEL_HISTORIES (1000) sets how many random histories the model test runs, for each of its two key hashes.
+# Groups: format lint doc unit sql model crash races simulation corruption processes other quickstart. One profile and one
+# set of features serve them all, so that dependencies are compiled once (clippy adds a check pass). Every group runs even
+# when an earlier one failed; the end shows the minutes of each and the exit status is 1 when one failed.
+# MODEL_HISTORIES (1000) sets how many random histories the model test runs, for each of its two key hashes; SIM_SEEDS
+# (500) how many seeds the simulation, CRASH_PAIRS (2000) how many pairs of faults, CORRUPTIONS (2000) how many damages, and
+# KILLS (200) how many processes are killed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}" CARGO_TERM_PROGRESS_WHEN=never
@@ -52,7 +54,7 @@ cargo_test() { cargo test --locked --features cli "$@"; }
 other_tests() {
     local name status=0
     for name in $(awk '/^\[\[/ { test = ($0 == "[[test]]") } test && /^name *=/ { gsub(/^name *= *"|"$/, ""); print }' Cargo.toml); do
-        case "$name" in sql | model) continue ;; esac
+        case "$name" in sql | model | faults) continue ;; esac
         cargo_test --test "$name" || status=1
     done
     # Criterion's test mode: every benchmark once, without measuring.
@@ -85,6 +87,11 @@ group lint cargo clippy --locked --features cli --all-targets -- -D warnings
 group unit cargo_test --lib --bins
 group sql cargo_test --test sql
 group model cargo_test --test model -- --nocapture
+group crash cargo_test --test faults crash:: -- --nocapture
+group races cargo_test --test faults races:: -- --nocapture
+group simulation cargo_test --test faults simulation:: -- --nocapture
+group corruption cargo_test --test faults -- --nocapture corruption:: short::
+group processes cargo_test --test faults -- --nocapture kills:: order:: planning::
 group other other_tests
 group doc cargo_test --doc
 group quickstart quickstart

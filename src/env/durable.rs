@@ -206,7 +206,7 @@ impl Folders {
         let mut made = self.know(folder)?;
         for number in 1_u64.. {
             let mut name = target.as_os_str().to_os_string();
-            name.push(format!("#{number}"));
+            name.push(format!("{}{number}", super::staged::MARK));
             let staged = PathBuf::from(name);
             match OpenOptions::new().write(true).create_new(true).open(&staged) {
                 Ok(file) => return Ok((file, staged)),
@@ -254,7 +254,7 @@ impl Folders {
     fn finish(&self, written: io::Result<()>, staged: &FsPath, target: &FsPath, exclusive: bool) -> Result<()> {
         let named = written.and_then(|()| if exclusive { std::fs::hard_link(staged, target) } else { std::fs::rename(staged, target) });
         if exclusive || named.is_err() {
-            let _ = std::fs::remove_file(staged); // a leftover is hidden and does no harm
+            let _ = std::fs::remove_file(staged); // a vacuum finds leftovers
         }
         let synced = target.parent().map_or(Ok(()), sync_folder);
         match named {
@@ -335,7 +335,7 @@ impl MultipartUpload for Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         if let Some(staged) = self.staged.take() {
-            let _ = std::fs::remove_file(staged); // hidden leftovers do no harm
+            let _ = std::fs::remove_file(staged); // a vacuum finds leftovers
         }
     }
 }

@@ -13,6 +13,8 @@ mod durable;
 mod ids;
 mod location;
 mod stack;
+pub(crate) mod staged;
+mod whole;
 
 use std::sync::Arc;
 
@@ -23,6 +25,7 @@ pub(crate) use ids::hex;
 pub use ids::{Ids, RandomIds, SeededIds};
 pub use location::Location;
 pub(crate) use stack::on_large_stack;
+pub(crate) use whole::WholeStores;
 
 /// Clock and ids, shared by everything that acts.
 #[derive(Debug, Clone)]

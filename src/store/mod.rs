@@ -13,6 +13,8 @@
 //! checksum. Nothing here knows plans or SQL.
 
 mod commit;
+#[cfg(test)]
+mod damage_tests;
 pub mod dead;
 mod definitions;
 pub mod deletion_vector;

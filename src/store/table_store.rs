@@ -21,7 +21,7 @@ use super::incarnation::{Core, Incarnation};
 use super::log::Log;
 use super::objects::Objects;
 use super::{lock, paths, probe};
-use crate::env::{Env, Location};
+use crate::env::{Env, Location, staged};
 use crate::error::{Error, ErrorCode, Result};
 
 /// How often a change of the table log is tried again after somebody else changed it.
@@ -300,6 +300,20 @@ impl TableStore {
             freed += chunk.iter().map(|object| object.size).sum::<u64>();
             self.0.objects.delete(chunk.into_iter().map(|object| object.location).collect()).await?;
         }
+        Ok(freed + self.delete_unnamed(folder).await?)
+    }
+
+    /// Deletes what writers on the local disk left without a name: no listing of the store shows it.
+    async fn delete_unnamed(&self, folder: &Path) -> Result<u64> {
+        let location = Location { root: folder.clone(), ..self.0.location.clone() };
+        let Some(local) = location.local_folder() else { return Ok(0) };
+        let failed = |e: std::io::Error| {
+            let remedy = "Remedy: see to the folder's disk and rights, then drop again";
+            Error::new(ErrorCode::StoreFailed, format!("{}: deleting half-written files failed: {e}. {remedy}", self.0.objects.label))
+        };
+        let found = staged::find(local.clone()).await.map_err(failed)?;
+        let freed = found.iter().map(|file| file.bytes).sum();
+        staged::remove(local, found.into_iter().map(|file| file.relative).collect()).await.map_err(failed)?;
         Ok(freed)
     }
 

@@ -31,6 +31,7 @@ mod outcome;
 mod outside;
 #[cfg(test)]
 mod outside_tests;
+mod places;
 mod position_table;
 mod settle;
 mod spill;

@@ -1,7 +1,8 @@
 //! How Parquet files are written: sizes, codec, and which columns get statistics.
 //!
 //! ```text
-//! data file    every column: bounds per row group; key columns: per page too; floating point: none
+//! data file    every column: bounds per row group; key columns: per page too; floating point: none; dictionaries where
+//!              values repeat
 //! index file   key columns and source ordinals only, per row group; fingerprints plain
 //! capture      none, no dictionaries, snappy; fingerprints plain
 //! ```
@@ -51,10 +52,13 @@ impl WriterConfig {
             .set_compression(self.compression)
     }
 
-    /// For a data file with these columns.
-    pub(super) fn data(&self, schema: &Schema, key: &[String]) -> Result<WriterProperties, ParquetError> {
+    /// For a data file with these columns, of which those of `distinct` hardly repeat a value.
+    pub(super) fn data(&self, schema: &Schema, key: &[String], distinct: &[String]) -> Result<WriterProperties, ParquetError> {
         let mut builder = self.builder().set_statistics_enabled(EnabledStatistics::Chunk);
         for leaf in ArrowSchemaConverter::new().convert(schema)?.columns() {
+            if belongs_to(leaf, distinct) {
+                builder = builder.set_column_dictionary_enabled(leaf.path().clone(), false);
+            }
             let enabled = match (is_float(leaf), belongs_to(leaf, key)) {
                 (true, _) => EnabledStatistics::None,
                 (false, true) => EnabledStatistics::Page,
