@@ -8,3 +8,5 @@
 //! Nothing here knows SQL. Nothing here stores, logs or shows a secret.
 
 pub mod connector;
+#[cfg(feature = "postgres")]
+pub mod postgres;
