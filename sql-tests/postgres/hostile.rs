@@ -48,7 +48,7 @@ fn names_stay_names(world: &World) {
         let found = world.runtime.block_on(connector.discover(Some(&parts))).unwrap();
         assert_eq!(found[0].primary_key, [name, "key part"]);
         let context = std::sync::Arc::new(datafusion::execution::TaskContext::default());
-        let snapshot = world.runtime.block_on(connector.snapshot(&parts, context)).unwrap();
+        let snapshot = world.runtime.block_on(connector.snapshot(&parts, None, context)).unwrap();
         // Every name in every place where a statement has one: selected, filtered, bounded, ordered, after.
         let cursor = ReadScope::Range { column: name.into(), lower: Some(ScalarValue::Int32(Some(0))), upper: Some(ScalarValue::Int32(Some(99))) };
         let request = ReadRequest {

@@ -40,7 +40,7 @@ fn a_rewrite_that_was_first_is_seen_whole(world: &World) {
     let connector = world.connector();
     let opening = world.runtime.spawn(async move {
         let context = std::sync::Arc::new(datafusion::execution::TaskContext::default());
-        connector.snapshot(&name("t"), context).await
+        connector.snapshot(&name("t"), None, context).await
     });
     assert!(somebody_waits(world, "t"));
     world.runtime.block_on(writer.batch_execute("COMMIT")).unwrap();

@@ -36,7 +36,7 @@ fn wide_rows_come_one_by_one(world: &World) {
 
 fn a_row_beyond_the_pool_is_refused(world: &World) {
     world.sql("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, repeat('x', 30000000))");
-    let snapshot = world.runtime.block_on(world.connector().snapshot(&name("t"), context(10 << 20))).unwrap();
+    let snapshot = world.runtime.block_on(world.connector().snapshot(&name("t"), None, context(10 << 20))).unwrap();
     let error = world.batches(&snapshot, everything(&snapshot, &[])).unwrap_err();
     assert_eq!(error.code(), ErrorCode::ResourcesExhausted, "{error}");
     assert!(error.message().contains("public.t"), "{error}");
@@ -45,7 +45,7 @@ fn a_row_beyond_the_pool_is_refused(world: &World) {
 fn reading_reserves_what_it_holds_and_gives_it_back(world: &World) {
     world.sql("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 50000) i");
     let context = context(12 << 20);
-    let snapshot = world.runtime.block_on(world.connector().snapshot(&name("t"), Arc::clone(&context))).unwrap();
+    let snapshot = world.runtime.block_on(world.connector().snapshot(&name("t"), None, Arc::clone(&context))).unwrap();
     let mut stream = world.runtime.block_on(snapshot.read(everything(&snapshot, &["id"]))).unwrap();
     let mut rows = 0;
     while let Some(batch) = world.runtime.block_on(stream.try_next()).map_err(|e| Error::find(&e)).unwrap() {

@@ -96,7 +96,7 @@ impl<'a> World<'a> {
     }
 
     pub fn try_snapshot(&self, connector: &Arc<dyn Connector>, table: &str) -> Result<Arc<dyn SourceSnapshot>, Error> {
-        self.runtime.block_on(connector.snapshot(&name(table), Arc::new(TaskContext::default())))
+        self.runtime.block_on(connector.snapshot(&name(table), None, Arc::new(TaskContext::default())))
     }
 
     /// The table as discovery describes it.

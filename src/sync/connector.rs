@@ -85,11 +85,13 @@ pub trait Connector: fmt::Debug + Send + Sync {
     /// `CONNECTION_FAILED`.
     async fn discover(&self, only: Option<&[String]>) -> Result<Vec<SourceTable>>;
 
-    /// Opens one moment of a table. The snapshot ends when it and its streams are dropped.
+    /// Opens one moment of a table. The snapshot ends when it and its streams are dropped. `known` are the columns that the table
+    /// is stored with: where the source leaves a type open (a number without declared digits), the stored one is kept; without
+    /// it the connector chooses.
     ///
     /// # Errors
     /// `SOURCE_NOT_FOUND` when there is no such table (any more), `CONNECTION_FAILED`.
-    async fn snapshot(&self, table: &[String], context: Arc<TaskContext>) -> Result<Arc<dyn SourceSnapshot>>;
+    async fn snapshot(&self, table: &[String], known: Option<&Schema>, context: Arc<TaskContext>) -> Result<Arc<dyn SourceSnapshot>>;
 }
 
 /// What a relation of the source is.

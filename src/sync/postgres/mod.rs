@@ -31,6 +31,7 @@ mod types;
 
 use std::sync::Arc;
 
+use arrow_schema::Schema;
 use async_trait::async_trait;
 use datafusion::execution::TaskContext;
 
@@ -95,7 +96,7 @@ impl Connector for PostgresConnector {
         Ok(catalog::read(&session, only, &subject).await?.into_iter().map(|relation| relation.table).collect())
     }
 
-    async fn snapshot(&self, table: &[String], context: Arc<TaskContext>) -> Result<Arc<dyn SourceSnapshot>> {
+    async fn snapshot(&self, table: &[String], known: Option<&Schema>, context: Arc<TaskContext>) -> Result<Arc<dyn SourceSnapshot>> {
         let Some(name) = self.table_name(table) else {
             let subject = Subject::connection(&self.options.name).table(table);
             return Err(subject.error(
@@ -104,6 +105,6 @@ impl Connector for PostgresConnector {
                 "write connection.schema.table, or connection.table",
             ));
         };
-        Ok(Arc::new(PostgresSnapshot::open(&self.options, name, None, context).await?))
+        Ok(Arc::new(PostgresSnapshot::open(&self.options, name, known, context).await?))
     }
 }
