@@ -9,6 +9,7 @@
 
 mod arrays;
 mod catalog;
+mod crashes;
 mod failures;
 mod hostile;
 mod lock;
@@ -16,6 +17,7 @@ mod memory;
 mod proxy;
 mod reading;
 mod server;
+mod tables;
 mod tls;
 mod types;
 mod world;
@@ -33,7 +35,7 @@ pub type Test = (&'static str, fn(&World));
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let groups: [(&str, &[Test]); 8] = [
+    let groups: [(&str, &[Test]); 10] = [
         ("types", types::TESTS),
         ("arrays", arrays::TESTS),
         ("catalog", catalog::TESTS),
@@ -42,6 +44,8 @@ fn main() -> ExitCode {
         ("failures", failures::TESTS),
         ("hostile", hostile::TESTS),
         ("memory", memory::TESTS),
+        ("tables", tables::TESTS),
+        ("crashes", crashes::TESTS),
     ];
     // A listing starts no server.
     let server = (!arguments.list).then(|| Arc::new(Server::start(&[])));

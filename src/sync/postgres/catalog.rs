@@ -24,10 +24,14 @@ use super::types::{PgType, Types, resolve};
 use crate::error::{ErrorCode, Result};
 use crate::sync::connector::{RelationKind, SourceColumn, SourceTable};
 
-/// Tables that can be read, but for partitions: they are read as one, unless one is asked for by name.
+/// Tables that can be read, but for partitions: they are read as one, unless one is asked for by name. The last column is about
+/// how many rows there are, as far as the server has counted.
 const TABLES: &str = "
 SELECT c.oid, n.nspname, c.relname, c.relkind::text,
-       pg_catalog.has_schema_privilege(n.oid, 'USAGE')
+       pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
+       CASE c.relkind WHEN 'p' THEN (SELECT pg_catalog.sum(GREATEST(leaf.reltuples, 0)::float8) FROM pg_catalog.pg_partition_tree(c.oid) p
+                                     JOIN pg_catalog.pg_class leaf ON leaf.oid = p.relid WHERE p.isleaf)
+                      ELSE c.reltuples::float8 END
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
   AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%'
@@ -168,7 +172,8 @@ fn read_relation(row: &Row, columns: &[Row], indexes: &[Row], (types, subject): 
     for row in indexes {
         read_index(row, &mut table, &by_number, subject)?;
     }
-    Ok(Relation { table, types: resolved })
+    let rows: Option<f64> = get(row, 5, subject)?;
+    Ok(Relation { table, types: resolved, rows: rows.unwrap_or_default() })
 }
 
 fn relation_kind(letter: &str) -> RelationKind {

@@ -1,4 +1,4 @@
-//! The `postgres` connector: tables, views and partitioned tables of a PostgreSQL database, 11 or later.
+//! The `postgres` connector: tables, views and partitioned tables of a PostgreSQL database, 12 or later.
 //!
 //! ```text
 //! PostgresFactory ─ options, tls ─► PostgresConnector ─ catalog ─► discover

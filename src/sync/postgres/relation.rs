@@ -14,6 +14,8 @@ pub(super) struct Relation {
     pub table: SourceTable,
     /// `Err` says why a column cannot be read.
     pub types: Vec<Result<ColumnType, String>>,
+    /// About how many rows there are; nothing is known of a view, nor of a table that was never analysed.
+    pub rows: f64,
 }
 
 /// A column that can be read.

@@ -28,7 +28,7 @@ const CONNECT_AGAIN: [Duration; 2] = [Duration::from_millis(200), Duration::from
 /// How long a cancel request and a goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(2);
 /// The oldest server whose catalogue the queries here know.
-const OLDEST_SERVER: i32 = 110_000;
+const OLDEST_SERVER: i32 = 120_000;
 
 /// An open connection.
 pub(super) struct Session {
@@ -89,7 +89,7 @@ impl Session {
             return Ok(version);
         }
         let what = format!("the server's version {version} is not supported");
-        Err(self.subject.error(ErrorCode::ConnectionFailed, what, "use PostgreSQL 11 or later"))
+        Err(self.subject.error(ErrorCode::ConnectionFailed, what, "use PostgreSQL 12 or later"))
     }
 
     /// `server_version_num`, for example 150018.
