@@ -7,12 +7,16 @@
 //!
 //! `SYNC_HISTORIES` histories (60) run; `SYNC_SEED` runs one alone and prints its steps.
 
+#[path = "faults/clock.rs"]
+mod clock;
 #[path = "synced/history.rs"]
 mod history;
 #[path = "synced/model.rs"]
 mod model;
 #[path = "harness/outside.rs"]
 mod outside;
+#[path = "synced/schedules.rs"]
+mod schedules;
 
 #[test]
 fn histories_equal_what_the_mode_promises() {

@@ -9,4 +9,5 @@ mod scenarios;
 mod simulated;
 mod simulation;
 mod store;
+mod sync;
 mod world;

@@ -67,6 +67,8 @@ pub(super) async fn after_run(run: &Attempt) {
         attempt.runs = run.incarnation.run(&attempt.run);
         attempt.id = run.host.env.ids.id()?;
         attempt.base = Some(base);
+        // The run may have saved the revision that it published.
+        attempt.definitions = Arc::new(run.incarnation.definitions().await?);
         rewrite(&attempt, choose::due).await
     };
     if let Err(error) = Box::pin(result).await {

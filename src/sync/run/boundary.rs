@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, Scalar};
-use arrow::compute::filter_record_batch;
+use arrow::compute::{cast, filter_record_batch};
 use arrow_schema::{Field, SchemaRef};
 use datafusion::common::{Column, TableReference};
 use datafusion::datasource::provider_as_source;
@@ -38,7 +38,7 @@ pub const BOUNDARY_ROWS: usize = 100_000;
 pub(super) struct Boundary {
     cursor: String,
     mark: TypedValue,
-    columns: Vec<String>,
+    fields: Vec<Field>,
     fingerprinter: Fingerprinter,
     known: HashMap<u128, u64>,
 }
@@ -49,7 +49,7 @@ impl Boundary {
         let definition = attempt.definition();
         let fields: Vec<Field> = columns.iter().filter_map(|name| definition.output_schema.field_with_name(name).ok().cloned()).collect();
         let fingerprinter = Fingerprinter::try_new(definition.options.fingerprint, attempt.incarnation.secret(), &fields)?;
-        let mut boundary = Self { cursor: cursor.to_string(), mark: mark.clone(), columns, fingerprinter, known: HashMap::new() };
+        let mut boundary = Self { cursor: cursor.to_string(), mark: mark.clone(), fields, fingerprinter, known: HashMap::new() };
         let mut rows = boundary.stored(attempt).await?;
         let mut count = 0;
         while let Some(batch) = rows.try_next().await.map_err(|e| unreadable(attempt, e))? {
@@ -72,7 +72,7 @@ impl Boundary {
         let column = |name: &String| Expr::Column(Column::new(Some(relation.clone()), name));
         let plan = LogicalPlanBuilder::scan(relation.clone(), provider_as_source(provider), None)
             .and_then(|scan| scan.filter(column(&self.cursor).eq(lit(self.mark.value().clone()))))
-            .and_then(|rows| rows.project(self.columns.iter().map(column)))
+            .and_then(|rows| rows.project(self.fields.iter().map(|field| column(field.name()))))
             .and_then(|rows| rows.build())
             .map_err(failed)?;
         let plan = attempt.host.state.create_physical_plan(&plan).await.map_err(failed)?;
@@ -95,10 +95,13 @@ impl Boundary {
     }
 
     fn fingerprints(&self, batch: &RecordBatch) -> Result<Vec<u128>> {
-        let column = |name: &String| {
-            batch.column_by_name(name).cloned().ok_or_else(|| Error::internal(format!("rows at the mark have no column {name:?}")))
+        let column = |field: &Field| {
+            let missing = || Error::internal(format!("rows at the mark have no column {:?}", field.name()));
+            let column = batch.column_by_name(field.name()).ok_or_else(missing)?;
+            // Stored rows may be of a narrower type than the source has now.
+            cast(column, field.data_type()).map_err(|e| Error::internal(format!("rows at the mark: {e}")))
         };
-        let columns = self.columns.iter().map(column).collect::<Result<Vec<ArrayRef>>>()?;
+        let columns = self.fields.iter().map(column).collect::<Result<Vec<ArrayRef>>>()?;
         let mut fingerprints = Vec::with_capacity(batch.num_rows());
         self.fingerprinter.fingerprint_rows(&columns, batch.num_rows(), &mut fingerprints)?;
         Ok(fingerprints)

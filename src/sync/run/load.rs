@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch, make_comparator};
+use arrow::array::{DynComparator, RecordBatch, make_comparator};
 use arrow::compute::SortOptions;
 use arrow_schema::SchemaRef;
 use datafusion::common::ScalarValue;
@@ -64,7 +64,8 @@ impl Load {
     /// file of the load.
     pub async fn write(mut self, attempt: &Attempt, rows: SendableRecordBatchStream, segment_rows: u64) -> Result<Vec<DataFile>> {
         let schema = rows.schema();
-        let segmenter = Segmenter { rows, order: positions(&schema, &self.entry.order)?, held: None, position: vec![], ended: false };
+        let segmenter =
+            Segmenter { rows, order: positions(&schema, &self.entry.order)?, held: None, last: None, position: vec![], ended: false };
         let segmenter = Arc::new(Mutex::new(segmenter));
         loop {
             let segment = segment(Arc::clone(&segmenter), Arc::clone(&schema), segment_rows);
@@ -96,7 +97,8 @@ struct Segmenter {
     order: Vec<usize>,
     /// Rows of the next segment that are read already.
     held: Option<RecordBatch>,
-    /// The last row that was handed out, by the columns of the order.
+    /// The last row that was handed out, and its values in the columns of the order.
+    last: Option<RecordBatch>,
     position: Vec<TypedValue>,
     ended: bool,
 }
@@ -109,12 +111,26 @@ impl Segmenter {
         }
     }
 
-    /// Where `batch` can be cut: after the last row whose values differ from the one behind it.
-    fn cut(&self, batch: &RecordBatch) -> DfResult<Option<usize>> {
-        let columns: Vec<&ArrayRef> = self.order.iter().filter_map(|at| batch.columns().get(*at)).collect();
-        let comparators =
-            columns.iter().map(|column| make_comparator(column, column, SortOptions::default())).collect::<Result<Vec<_>, _>>()?;
+    /// Where `batch` is cut, if the segment may end in it: after a row whose values differ from the one behind it.
+    fn cut(&self, batch: &RecordBatch, so_far: u64, at_least: u64) -> DfResult<Option<usize>> {
+        if so_far >= at_least && so_far > 0 && self.differs_from_last(batch)? {
+            return Ok(Some(0));
+        }
+        if so_far + (batch.num_rows() as u64) < at_least {
+            return Ok(None);
+        }
+        let comparators = self.comparators(batch, batch)?;
         Ok((1..batch.num_rows()).rev().find(|row| comparators.iter().any(|compare| compare(row - 1, *row).is_ne())))
+    }
+
+    fn differs_from_last(&self, batch: &RecordBatch) -> DfResult<bool> {
+        let Some(last) = self.last.as_ref().filter(|_| batch.num_rows() > 0) else { return Ok(false) };
+        Ok(self.comparators(last, batch)?.iter().any(|compare| compare(0, 0).is_ne()))
+    }
+
+    fn comparators(&self, left: &RecordBatch, right: &RecordBatch) -> DfResult<Vec<DynComparator>> {
+        let pairs = self.order.iter().filter_map(|at| Some((left.columns().get(*at)?, right.columns().get(*at)?)));
+        Ok(pairs.map(|(left, right)| make_comparator(left, right, SortOptions::default())).collect::<Result<Vec<_>, _>>()?)
     }
 
     fn set_position(&mut self, batch: &RecordBatch) -> DfResult<()> {
@@ -126,6 +142,7 @@ impl Segmenter {
         let values = self.order.iter().map(value).collect::<DfResult<Option<Vec<_>>>>()?;
         // A null in the order: such a row is refused further on, and the load never gets to note this.
         self.position = values.unwrap_or_default();
+        self.last = Some(batch.slice(last, 1));
         Ok(())
     }
 }
@@ -141,14 +158,19 @@ fn segment(segmenter: Arc<Mutex<Segmenter>>, schema: SchemaRef, at_least: u64) -
             reader.ended = true;
             return Ok(None);
         };
-        let rows = batch.num_rows() as u64;
-        let cut = if so_far + rows >= at_least { reader.cut(&batch)? } else { None };
-        let (batch, so_far) = match cut {
+        let (batch, so_far) = match reader.cut(&batch, so_far, at_least)? {
+            Some(0) => {
+                reader.held = Some(batch);
+                return Ok(None);
+            }
             Some(cut) => {
                 reader.held = Some(batch.slice(cut, batch.num_rows() - cut));
                 (batch.slice(0, cut), u64::MAX)
             }
-            None => (batch, so_far + rows),
+            None => {
+                let rows = batch.num_rows() as u64;
+                (batch, so_far + rows)
+            }
         };
         reader.set_position(&batch)?;
         drop(reader);

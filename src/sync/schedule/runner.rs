@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::Timetable;
 use crate::error::{ErrorCode, Result};
 use crate::run::{RefreshRequest, RunResult, dependencies, in_order, refresh, run_summaries};
-use crate::spec::sync::{Frequency, RefreshSchedule, SyncConfig, SyncKind, SyncTrigger};
+use crate::spec::sync::{Frequency, RefreshSchedule, SyncConfig, SyncKind, SyncTrigger, TimeOfDay};
 use crate::spec::{RunId, RunMode, RunSummary};
 use crate::store::{SavedConfig, SkippedRun, SyncEntry, SyncLog};
 use crate::sync::SyncContext;
@@ -83,7 +83,7 @@ pub async fn tick(context: &SyncContext, tables: &[Arc<TableHandle>]) -> Result<
 }
 
 /// What of a configuration a schedule follows from.
-fn schedule_of(config: &SyncConfig) -> impl PartialEq {
+fn schedule_of(config: &SyncConfig) -> (bool, Frequency, Option<TimeOfDay>, Frequency) {
     (config.should_sync, config.sync_frequency, config.sync_time_of_day, config.reconcile_frequency)
 }
 
