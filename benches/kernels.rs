@@ -79,6 +79,7 @@ fn first_diff(c: &mut Criterion) {
                 fingerprinter: Arc::new(Fingerprinter::try_new(FingerprintKind::Xxh3, &[7; 32], &tracked()).expect("supported types")),
                 hash: KeyHash::default(),
                 source_ordinals: None,
+                keeps_missing: false,
             };
             let diff = KeyedDiffExec::try_new(None, source, spec).expect("a plan");
             let plan: Arc<dyn ExecutionPlan> = Arc::new(diff);

@@ -40,8 +40,11 @@ use crate::run::{Host, RefreshRequest, refresh};
 use crate::spec::RunSummary;
 use crate::sql::{
     ApartRule, Extension, IncrementalConfig, IncrementalTableFactory, ParsedStatement, ProgressListener, StatementResult, VerbFunction,
-    VersionPlanner, check_schema, execute, follow_root, incremental_table, parse,
+    VersionPlanner, check_schema, execute, follow_root, incremental_table, parse, run_due,
 };
+use crate::sync::ConnectorRegistry;
+use crate::sync::connector::ConnectorFactory;
+use crate::sync::schedule::Tick;
 use crate::table::{IncrementalTable, PinRule, TableHandle};
 
 /// How many of the largest memory consumers an exhausted pool names.
@@ -64,6 +67,8 @@ impl Default for IncrementalOptions {
                 may_act: false,
                 key_hash: KeyHash::default(),
                 progress: None,
+                connectors: ConnectorRegistry::built_in(),
+                segment_rows: None,
             },
         }
     }
@@ -105,6 +110,18 @@ impl IncrementalOptions {
     /// Is told about each phase of each run.
     pub fn with_progress(mut self, listener: ProgressListener) -> Self {
         self.extension.progress = Some(listener);
+        self
+    }
+
+    /// Adds a connector type for synced tables; it replaces one of the same name.
+    pub fn with_connector(mut self, factory: Arc<dyn ConnectorFactory>) -> Self {
+        self.extension.connectors = self.extension.connectors.with(factory);
+        self
+    }
+
+    /// Rows after which the load of a synced table notes how far it got, so that the next run goes on from there.
+    pub fn with_load_segments(mut self, rows: u64) -> Self {
+        self.extension.segment_rows = Some(rows);
         self
     }
 
@@ -321,6 +338,14 @@ impl IncrementalSession {
     /// What runs need of this session.
     pub fn host(&self) -> Host {
         self.extension.host(&self.context.state())
+    }
+
+    /// Runs what the schedules of synced and incremental tables say is due now, sources first.
+    ///
+    /// # Errors
+    /// The store's errors; errors of runs are in their results.
+    pub async fn run_due(&self) -> Result<Tick> {
+        run_due(&self.context.state()).await
     }
 
     fn state(&self) -> SessionState {

@@ -155,6 +155,28 @@ codes! {
     ResourcesExhausted = "RESOURCES_EXHAUSTED": Unavailable,
     /// The run was cancelled.
     Cancelled = "CANCELLED": Conflict,
+    /// No connection has this name.
+    ConnectionNotFound = "CONNECTION_NOT_FOUND": Definition,
+    /// A connection of this name exists, or tables use it.
+    ConnectionInUse = "CONNECTION_IN_USE": Definition,
+    /// The outside system cannot be reached, or refuses the connection.
+    ConnectionFailed = "CONNECTION_FAILED": Unavailable,
+    /// A reference to a secret leads to nothing, or a secret was written where a reference belongs.
+    SecretMissing = "SECRET_MISSING": Definition,
+    /// A setting of a synced table is unknown, misspelt, or does not go with the others.
+    ConfigInvalid = "CONFIG_INVALID": Definition,
+    /// The source has no such column.
+    FieldNotFound = "FIELD_NOT_FOUND": Definition,
+    /// The mode needs a key and there is none.
+    KeyRequired = "KEY_REQUIRED": Definition,
+    /// The column's type cannot be a cursor.
+    CursorUnusable = "CURSOR_UNUSABLE": Definition,
+    /// The cursor column holds nulls where the policy forbids them.
+    NullCursor = "NULL_CURSOR": Source,
+    /// Too many rows share one cursor value to be told apart.
+    CursorTies = "CURSOR_TIES": Source,
+    /// The source's key is not the one that the table was synced by.
+    PkChanged = "PK_CHANGED": Source,
     /// DataFusion refused or failed a statement that is not ours.
     QueryFailed = "QUERY_FAILED": Definition,
     /// The statement cannot be understood or is not supported.

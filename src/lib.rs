@@ -14,6 +14,7 @@ pub mod run;
 pub mod spec;
 pub mod sql;
 pub mod store;
+pub mod sync;
 pub mod table;
 
 pub use error::{Error, ErrorCode, ErrorKind, Result};

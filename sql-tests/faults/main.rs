@@ -21,4 +21,5 @@ mod short;
 mod simulated;
 mod simulation;
 mod store;
+mod sync;
 mod world;

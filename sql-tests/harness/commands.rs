@@ -13,6 +13,7 @@
 //! | `HARNESS DAMAGE <folder> <suffix>`, `HARNESS LOSE <folder> <suffix>` | flips a byte of every file below, or removes it |
 //! | `HARNESS FILES <folder> <suffix>` | how many files below a folder end so |
 //! | `HARNESS FAULT <fault>` | what the store `faulty://store/` does wrong from now on (store.rs) |
+//! | `HARNESS OUTSIDE <table> [KEY a,b] [FAIL n] [DOWN] [HOLD]`, `HARNESS HELD` | what the outside system `TYPE outside` says of a table (`*` is the system); waits until a read is held back |
 //! | `HARNESS SLEEP <ms>` | waits |
 
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use datafusion_sqllogictest::DFColumnType;
 use sqllogictest::DBOutput;
 
 use super::host::{Host, Settings};
+use super::outside::Declared;
 use super::store::Fault;
 use super::{Db, HarnessError, Outcome, fixtures, query};
 
@@ -78,6 +80,11 @@ impl Command {
                 DONE
             }
             "TABLE" => self.table(db).await,
+            "OUTSIDE" => self.outside(db).await,
+            "HELD" => {
+                let outside = db.state.lock().await.host.outside.clone();
+                if outside.held().await { DONE } else { Err(HarnessError::new("no read was held back within a minute")) }
+            }
             "COUNTS" => {
                 let (rows, scans) = db.state.lock().await.host.probes.take();
                 numbers(&[rows, scans])
@@ -103,6 +110,7 @@ impl Command {
         }
         settings.read_only = words.contains(&"READ");
         let mut state = db.state.lock().await;
+        settings.outside = state.host.outside.clone();
         state.host = Host::open(&db.folder, &settings, &state.store.clone()).await?;
         DONE
     }
@@ -138,6 +146,20 @@ impl Command {
         let provider = fixtures::table(fixture, step, &host.probes).map_err(|e| HarnessError::of(&e))?;
         host.context().deregister_table(name).map_err(|e| HarnessError::of(&e))?;
         host.context().register_table(name, provider).map_err(|e| HarnessError::of(&e))?;
+        DONE
+    }
+
+    async fn outside(&self, db: &Db) -> Outcome {
+        let words = self.words();
+        let after = |word: &str| words.iter().position(|found| *found == word).and_then(|at| words.get(at + 1));
+        let declared = Declared {
+            key: after("KEY").map_or(vec![], |key| key.split(',').map(str::to_string).collect()),
+            fail_after: after("FAIL").and_then(|rows| rows.parse().ok()),
+            is_down: words.contains(&"DOWN"),
+            is_held: words.contains(&"HOLD"),
+        };
+        let table = words.first().copied().ok_or_else(|| HarnessError::new("OUTSIDE takes the name of a table"))?;
+        db.state.lock().await.host.outside.declare(table, declared);
         DONE
     }
 

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow_schema::SchemaRef;
 use datafusion::prelude::SessionContext;
-use datafusion_incremental::context::IncrementalSession;
+use datafusion_incremental::context::{IncrementalOptions, IncrementalSession};
 
 use super::functions::Probes;
 use super::handlers::{self, Gate};
+use super::outside::Outside;
 use super::store::FaultyStore;
 use super::{HarnessError, functions};
 
@@ -20,11 +21,13 @@ pub struct Settings {
     pub handler_version: String,
     /// Whether the session may act; without leave it only reads.
     pub read_only: bool,
+    /// The outside system of synced tables.
+    pub outside: Outside,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { handler_version: "1".to_string(), read_only: false }
+        Self { handler_version: "1".to_string(), read_only: false, outside: Outside::default() }
     }
 }
 
@@ -36,6 +39,8 @@ pub struct Host {
     pub gate: Arc<Gate>,
     /// What functions and tables of the harness counted.
     pub probes: Arc<Probes>,
+    /// The outside system of synced tables.
+    pub outside: Outside,
 }
 
 /// The last statement's rows, and whether a run of it failed.
@@ -49,8 +54,10 @@ impl Host {
     /// A new session over `<folder>/warehouse`; it finds there what an earlier one left.
     pub async fn open(folder: &Path, settings: &Settings, store: &FaultyStore) -> Result<Self, HarnessError> {
         let root: PathBuf = folder.join("warehouse");
-        let session =
-            IncrementalSession::builder().with_root(root.display().to_string()).build().await.map_err(|e| HarnessError::of(&e))?;
+        // A load notes how far it got after every second row, so that small tables show it.
+        let options = IncrementalOptions::default().with_connector(Arc::new(settings.outside.clone())).with_load_segments(2);
+        let builder = IncrementalSession::builder().with_options(options).with_root(root.display().to_string());
+        let session = builder.build().await.map_err(|e| HarnessError::of(&e))?;
         if settings.read_only {
             session.sql("SET incremental.read_only = true").await.map_err(|e| HarnessError::of(&e))?;
         }
@@ -62,7 +69,7 @@ impl Host {
         let url = url::Url::parse("faulty://store").map_err(|e| HarnessError::of(&e))?;
         session.context().register_object_store(&url, Arc::new(store.clone()));
         functions::register(session.context(), &probes);
-        Ok(Self { session: Arc::new(session), gate, probes })
+        Ok(Self { session: Arc::new(session), gate, probes, outside: settings.outside.clone() })
     }
 
     /// DataFusion's session.

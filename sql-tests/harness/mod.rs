@@ -13,6 +13,7 @@ mod fixtures;
 mod functions;
 mod handlers;
 mod host;
+mod outside;
 mod store;
 
 use std::fmt;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 use crate::output::{Format, PrintOptions};
 
@@ -10,6 +10,10 @@ use crate::output::{Format, PrintOptions};
 #[derive(Debug, Parser)]
 #[command(name = "incremental-cli", version, about, long_about = None)]
 pub struct Args {
+    /// What to do instead of running statements
+    #[command(subcommand)]
+    pub action: Option<Action>,
+
     /// Runs the statements and exits; may be given several times
     #[arg(short = 'c', long, value_name = "SQL")]
     pub command: Vec<String>,
@@ -41,6 +45,17 @@ pub struct Args {
     /// The rows that the interactive shell shows of a table, or `unlimited`
     #[arg(long, value_name = "N", default_value = "40", value_parser = parse_max_rows)]
     pub maxrows: MaxRows,
+}
+
+/// What the shell does beside running statements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+pub enum Action {
+    /// Runs what the schedules of the tables under --root say is due, until it is interrupted
+    RunSchedules {
+        /// Runs what is due now and ends; the exit status says whether a run failed
+        #[arg(long)]
+        once: bool,
+    },
 }
 
 /// How many rows are shown; `None`: all.

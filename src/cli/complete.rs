@@ -2,7 +2,7 @@
 
 use datafusion::sql::sqlparser::keywords::ALL_KEYWORDS;
 use datafusion_incremental::sql::quote_identifier;
-use datafusion_incremental::sql::verbs::VERBS;
+use datafusion_incremental::sql::verbs::Family;
 use rustyline::completion::{Completer, Pair};
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
@@ -12,7 +12,8 @@ use rustyline::{Context, Helper};
 use crate::input::is_complete;
 
 /// Words of our statements that DataFusion's parser does not know as keywords.
-const OUR_KEYWORDS: &[&str] = &["ACCEPT", "ACTIVATE", "DELETES", "DRAFT", "DRY", "INCREMENTAL", "REFRESH", "REVISION", "TRACK"];
+const OUR_KEYWORDS: &[&str] =
+    &["ACCEPT", "ACTIVATE", "CONFIRM", "CONNECTION", "DELETES", "DRAFT", "DRY", "INCREMENTAL", "REFRESH", "REVISION", "SYNCED", "TRACK"];
 
 /// What the line editor asks.
 #[derive(Default)]
@@ -45,8 +46,9 @@ impl LineHelper {
             return (start, found);
         }
         found.extend(
-            VERBS
-                .iter()
+            Family::ALL
+                .into_iter()
+                .flat_map(Family::verbs)
                 .map(|verb| verb.function())
                 .filter(|f| matches(f))
                 .map(|f| Pair { display: f.clone(), replacement: format!("{f}(") }),

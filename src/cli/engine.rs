@@ -71,6 +71,11 @@ impl Session {
         Ok(Self { session: builder.build().await?, reports })
     }
 
+    /// The library's session.
+    pub fn library(&self) -> &IncrementalSession {
+        &self.session
+    }
+
     /// What is wrong with the tables under the root that cannot be used.
     pub fn warnings(&self) -> Vec<String> {
         self.session.unavailable().iter().map(|(place, error)| format!("warning: the table at {place} is not available: {error}")).collect()

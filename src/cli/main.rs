@@ -15,6 +15,7 @@ mod input;
 mod output;
 mod progress;
 mod repl;
+mod schedules;
 mod script;
 #[cfg(test)]
 mod testing;
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use datafusion_incremental::error::{Error, ErrorCode, Result};
 
-use args::Args;
+use args::{Action, Args};
 use engine::Session;
 use script::Shell;
 
@@ -47,6 +48,9 @@ async fn run(args: Args) -> Result<bool> {
     let session = Session::open(&args.root, args.memory_limit).await?;
     for warning in session.warnings() {
         eprintln!("{warning}");
+    }
+    if let Some(Action::RunSchedules { once }) = args.action {
+        return schedules::run(&session, once, args.quiet).await;
     }
     let interactive = args.command.is_empty() && args.file.is_empty() && std::io::stdin().is_terminal();
     let mut shell = Shell::new(session, args.print_options(interactive));

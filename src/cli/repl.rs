@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use datafusion_incremental::error::{Error, ErrorCode, Result};
 use datafusion_incremental::redact::holds_secret;
 use datafusion_incremental::sql::quote_identifier;
-use datafusion_incremental::sql::verbs::VERBS;
+use datafusion_incremental::sql::verbs::{Family, VerbSpec};
 use rustyline::config::Config;
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
@@ -116,7 +116,9 @@ impl Command {
 }
 
 fn verbs() -> String {
-    VERBS.iter().map(|verb| format!("  CALL incremental.{:<45} {}", verb.signature(), verb.doc)).collect::<Vec<_>>().join("\n")
+    let verbs = Family::ALL.into_iter().flat_map(Family::verbs);
+    let line = |verb: &VerbSpec| format!("  CALL {:<57} {}", format!("{}.{}", verb.family.as_str(), verb.signature()), verb.doc);
+    verbs.map(line).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

@@ -48,10 +48,15 @@ impl Parts {
             handler: match &definition.handler {
                 HandlerSpec::Sql { text } => HandlerChoice::Sql(text.clone()),
                 HandlerSpec::Registered { name, .. } => HandlerChoice::Registered(name.clone()),
+                HandlerSpec::Synced => return Err(not_altered(table)),
             },
             options: Options::parse(table, options)?,
         })
     }
+}
+
+fn not_altered(table: &str) -> Error {
+    Error::new(ErrorCode::DefinitionMismatch, format!("table {table:?} is a synced table. Remedy: ALTER SYNCED TABLE changes it"))
 }
 
 /// Looks at the source's present schema, judges the handler, and pins everything that decides results.

@@ -40,6 +40,7 @@ pub async fn show_create(table: &TableHandle) -> Result<String> {
     match &definition.handler {
         HandlerSpec::Sql { text: query } => text.push_str(&format!("\nAS {query}")),
         HandlerSpec::Registered { name, .. } => text.push_str(&format!("\nHANDLER {}", literal(name))),
+        HandlerSpec::Synced => return Err(Error::internal("a synced table is shown by its configuration")),
     }
     Ok(text)
 }

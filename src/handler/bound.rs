@@ -47,6 +47,7 @@ impl BoundHandler {
                 check_same_output(table, &definition.output_schema, &output)?;
                 Ok(Self(Kind::Registered(handler)))
             }
+            HandlerSpec::Synced => Err(Error::internal(format!("table {table:?} is a synced table and has no handler"))),
         }
     }
 

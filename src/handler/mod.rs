@@ -32,6 +32,7 @@ use async_trait::async_trait;
 
 pub use bound::BoundHandler;
 pub(crate) use bound::check_same_output;
+pub(crate) use columns::nearest;
 pub(crate) use conform::conform_batch;
 pub use function::closure_handler;
 pub use registry::HandlerRegistry;

@@ -15,12 +15,13 @@ use crate::spec::{Definition, OperationalOptions, Revision, RunId, RunMode, RunR
 use crate::store::{DataFile, DefinitionLog, FORMAT, Incarnation, Manifest, RunStore, Slot, VersionDelta, VersionKind};
 use crate::table::TableHandle;
 
+use super::outside::OutsideRun;
 use super::pool::RunPool;
 use super::{Host, RefreshRequest};
 
 /// The accepted version that a run diffs against.
 #[derive(Debug, Clone)]
-pub(super) struct Base {
+pub(crate) struct Base {
     pub slot: Slot,
     pub manifest: Arc<Manifest>,
     pub files: Arc<Vec<DataFile>>,
@@ -35,7 +36,7 @@ impl Base {
 
 /// Everything an attempt pinned at open. Shared by the sinks of its plans.
 #[derive(Debug, Clone)]
-pub(super) struct Attempt {
+pub(crate) struct Attempt {
     pub host: Host,
     pub table: Arc<TableHandle>,
     pub incarnation: Incarnation,
@@ -55,6 +56,8 @@ pub(super) struct Attempt {
     pub pool: Arc<RunPool>,
     /// Raised when the keys of a source's changes could not be had: the source is read whole then.
     pub hand_on_refused: Arc<AtomicBool>,
+    /// Where the rows of a synced table come from.
+    pub outside: Option<Arc<dyn OutsideRun>>,
     committing: Arc<AtomicBool>,
     spilled: Arc<AtomicU64>,
 }
@@ -94,9 +97,20 @@ impl Attempt {
             started_at: now,
             pool: Arc::new(RunPool::new(Arc::clone(&host.state.runtime_env().memory_pool))),
             hand_on_refused: Arc::default(),
+            outside: None,
             committing: Arc::default(),
             spilled: Arc::default(),
         })
+    }
+
+    /// The same attempt with rows from outside.
+    pub fn with_outside(self, outside: Option<Arc<dyn OutsideRun>>) -> Self {
+        Self { outside, ..self }
+    }
+
+    /// The same attempt, publishing under another revision.
+    pub fn with_revision(&self, revision: Revision) -> Self {
+        Self { revision: Arc::new(revision), ..self.clone() }
     }
 
     pub fn name(&self) -> &str {

@@ -20,7 +20,7 @@ use crate::exec::index_scan::{IndexScanExec, KeyRanges, Scope};
 use crate::exec::keyed_diff::{DiffOutcome, DiffReport, DiffSpec, KeyedDiffExec, SRC, change_schema};
 use crate::plan::source::{ResolvedSource, SourceIdentity, check_identity, resolve, same_identity};
 use crate::spec::{RunReason, check_same_types};
-use crate::store::{Capture, DeadRows, Seal, SealOutcome, SourceState, deletion_vector};
+use crate::store::{Capture, DataFile, DeadRows, Seal, SealOutcome, SourceState, deletion_vector};
 use crate::table::IncrementalTable;
 
 use super::attempt::Attempt;
@@ -129,6 +129,7 @@ fn diff(
         fingerprinter: attempt.fingerprinter()?,
         hash: attempt.host.key_hash,
         source_ordinals: has_ordinals.then(|| SRC.to_string()),
+        keeps_missing: false,
     };
     let base = attempt.base.as_ref().filter(|_| attempt.extends_base());
     let index = |scope: Scope| {
@@ -160,7 +161,7 @@ async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<Pinned
             let (table, source) = (attempt.name(), handle.name());
             return Err(Error::new(
                 ErrorCode::SourceNotReady,
-                format!("table {table:?}: its source {source:?} was never published. Remedy: REFRESH {source} first"),
+                format!("table {table:?}: its source {source:?} was never published. Remedy: {} first", handle.first_remedy()),
             ));
         }
     }
@@ -168,10 +169,15 @@ async fn open_source(attempt: &Attempt) -> Result<(ResolvedSource, Option<Pinned
     let handle = Arc::clone(table.handle());
     let Some(snapshot) = handle.newest().await? else { return Ok((source, None)) };
     let version = snapshot.version.unwrap_or_default();
-    let manifest = handle.incarnation().slot(version).await?.map(|slot| slot.manifest_hash);
+    let slot = handle.incarnation().slot(version).await?;
+    let synced_at = match &slot {
+        Some(slot) => handle.incarnation().manifest(slot).await?.sync.as_ref().and_then(|sync| sync.synced_at),
+        None => None,
+    };
+    let manifest = slot.map(|slot| slot.manifest_hash);
     source.schema = Arc::clone(&snapshot.output_schema);
     source.provider = Arc::new(IncrementalTable::at(Arc::clone(&handle), Arc::clone(&snapshot)));
-    Ok((source, Some(PinnedSource { handle, snapshot, version, manifest })))
+    Ok((source, Some(PinnedSource { handle, snapshot, version, manifest, synced_at })))
 }
 
 /// What the base's run saw of this source; nothing when it read another one.
@@ -262,16 +268,10 @@ impl CaptureContext {
     }
 
     async fn write_dead_rows(&self) -> Result<Vec<DeadRows>> {
-        let Some(base) = self.attempt.base.as_ref().filter(|_| self.against_base) else { return Ok(vec![]) };
-        let mut dead = vec![];
-        for (position, rows) in &self.report()?.dead {
-            let file = usize::try_from(*position).ok().and_then(|p| base.files.get(p));
-            let file = file.ok_or_else(|| Error::internal(format!("the diff names file {position}, which the base does not have")))?;
-            let path = format!("{}/dead-{position}.dv", self.attempt.capture_dir());
-            let positions = self.attempt.incarnation.write_object(&path, deletion_vector::encode(rows)?).await?;
-            dead.push(DeadRows { data_path: file.data.path.clone(), positions, rows: rows.len() });
+        match self.attempt.base.as_ref().filter(|_| self.against_base) {
+            Some(base) => write_dead_rows(&self.attempt, &base.files, self.report()?).await,
+            None => Ok(vec![]),
         }
-        Ok(dead)
     }
 
     /// Rows of the base that are out of the diff, because their source files are skipped: all that it did not load.
@@ -308,12 +308,26 @@ impl CaptureContext {
             peak_memory_bytes: attempt.pool.peak().max(report.peak_memory_bytes),
             spilled_bytes: report.spilled_bytes,
             capture,
+            sync: None,
         })
     }
 }
 
+/// Writes which rows of `files`, those of the base, the diff found replaced or removed.
+pub(super) async fn write_dead_rows(attempt: &Attempt, files: &[DataFile], report: &DiffReport) -> Result<Vec<DeadRows>> {
+    let mut dead = vec![];
+    for (position, rows) in &report.dead {
+        let file = usize::try_from(*position).ok().and_then(|p| files.get(p));
+        let file = file.ok_or_else(|| Error::internal(format!("the diff names file {position}, which the base does not have")))?;
+        let path = format!("{}/dead-{position}.dv", attempt.capture_dir());
+        let positions = attempt.incarnation.write_object(&path, deletion_vector::encode(rows)?).await?;
+        dead.push(DeadRows { data_path: file.data.path.clone(), positions, rows: rows.len() });
+    }
+    Ok(dead)
+}
+
 /// The reason once the counts are known.
-fn reason(before: RunReason, report: &DiffReport) -> RunReason {
+pub(super) fn reason(before: RunReason, report: &DiffReport) -> RunReason {
     match before {
         RunReason::Incremental if report.created + report.updated > 0 => RunReason::Incremental,
         RunReason::Incremental if report.deleted > 0 => RunReason::DeleteOnly,

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorCode, Result};
+use crate::spec::sync::SyncState;
 use crate::spec::{Revision, RunSummary};
 use crate::store::{CommitOutcome, DataFile, FORMAT, Manifest, ObjectRef, SourceState, StagedVersion, VersionDelta, VersionKind};
 
@@ -25,6 +26,8 @@ pub(super) struct NewVersion<'a> {
     pub base: Option<&'a Base>,
     /// Versions below it may have lost files from now on; 0: as in the base.
     pub floor: u64,
+    /// Where a synced table stands; a version that only rewrites the base's rows stands where it did.
+    pub sync: Option<SyncState>,
 }
 
 /// A version that is written and not accepted.
@@ -82,6 +85,7 @@ pub(super) async fn stage(attempt: &Attempt, new: NewVersion<'_>, mut summary: R
         delta: delta(base_files, &new.files),
         floor: new.floor.max(new.base.map_or(0, |base| base.manifest.floor)),
         summary,
+        sync: new.sync,
     };
     let version = incarnation.stage(&manifest, &attempt.run, &attempt.id).await?;
     Ok(Staged { version, summary: manifest.summary })

@@ -18,16 +18,29 @@ use crate::table::TableHandle;
 use super::attempt::Attempt;
 use super::capture::{self, CaptureContext};
 use super::open::{Admission, admit, overtaken};
+use super::outside::{self, OutsideRun};
 use super::publish::{Pinned, Publication, Work, publish_output, spilled};
 use super::{Host, Phase, RefreshRequest, RunResult, cancel, compaction, guard, history, plans};
 
 /// Runs one refresh. The result has the run's row also when it failed; every run that was admitted keeps its record.
 pub async fn refresh(host: &Host, table: &Arc<TableHandle>, request: RefreshRequest) -> RunResult {
+    if table.is_synced() {
+        return refused("", &request, outside::not_refreshed(table));
+    }
+    run(host, table, request, None).await
+}
+
+/// Runs one synchronisation of a synced table, with everything that a refresh has: lease, records, cancelling, seal.
+pub(crate) async fn run_outside(host: &Host, table: &Arc<TableHandle>, request: RefreshRequest, work: Arc<dyn OutsideRun>) -> RunResult {
+    run(host, table, request, Some(work)).await
+}
+
+async fn run(host: &Host, table: &Arc<TableHandle>, request: RefreshRequest, outside: Option<Arc<dyn OutsideRun>>) -> RunResult {
     let run = match request.run.clone().map_or_else(|| host.env.ids.id().and_then(RunId::new), Ok) {
         Ok(run) => run,
         Err(error) => return refused("", &request, error),
     };
-    let result = Box::pin(admitted(host, table, &request, &run)).await;
+    let result = Box::pin(admitted(host, table, (&request, outside), &run)).await;
     host.report(table.name(), Phase::Done);
     table.follow().await;
     result.unwrap_or_else(|error| refused(run.as_str(), &request, error))
@@ -41,14 +54,17 @@ fn refused(run: &str, request: &RefreshRequest, error: Error) -> RunResult {
     RunResult { summary, error: Some(error) }
 }
 
-async fn admitted(host: &Host, table: &Arc<TableHandle>, request: &RefreshRequest, run: &RunId) -> Result<RunResult> {
+type Asked<'a> = (&'a RefreshRequest, Option<Arc<dyn OutsideRun>>);
+
+async fn admitted(host: &Host, table: &Arc<TableHandle>, (request, outside): Asked<'_>, run: &RunId) -> Result<RunResult> {
     let incarnation = table.incarnation();
     let admission = admit(incarnation, table.name(), run, request, host.env.clock.now_micros()).await?;
     let (stored, known) = match admission {
         Admission::Answered(summary) => return Ok(RunResult { summary: *summary, error: None }),
         Admission::Go { request, known, .. } => (request, known),
     };
-    let attempt = Attempt::open(host, table, request, run.clone()).await?;
+    let stored = RunRequest { trigger: stored.trigger.or(outside.as_ref().map(|outside| outside.trigger())), ..stored };
+    let attempt = Attempt::open(host, table, request, run.clone()).await?.with_outside(outside);
     let lease = match request.mode {
         RunMode::Published => incarnation.take_lease(run, &attempt.id).await?,
         RunMode::Draft => incarnation.take_draft_lease(run, &attempt.id).await?,
@@ -169,6 +185,9 @@ async fn describe(attempt: &Attempt, outcome: Result<RunSummary>) -> RunResult {
                 log::warn!("table {:?}: the seal of run {:?} cannot be read: {error}", attempt.name(), attempt.run.as_str());
             }
             summary.ended_at = Some(attempt.now());
+            if let Some(outside) = &attempt.outside {
+                summary.sync = outside.report().map(Box::new);
+            }
             summary.error_code = Some(error.code().as_str().to_string());
             summary.error_message = Some(error.message().to_string());
             RunResult { summary, error: Some(error) }
@@ -195,6 +214,9 @@ fn state_of(error: &Error) -> RunState {
 
 /// Capture (unless sealed), guard, handle, publish.
 async fn drive(attempt: &Arc<Attempt>, seal: Option<Box<Seal>>) -> Result<RunSummary> {
+    if let Some(outside) = &attempt.outside {
+        return outside::drive(attempt, outside.as_ref(), seal).await;
+    }
     let definition = attempt.definition();
     let handler = BoundHandler::bind(attempt.name(), definition, &attempt.host.handlers, &attempt.host.state)?;
     if let Some(seal) = seal {
@@ -223,7 +245,7 @@ async fn drive(attempt: &Arc<Attempt>, seal: Option<Box<Seal>>) -> Result<RunSum
     }
 }
 
-fn is_transient_capture(error: &Error) -> bool {
+pub(super) fn is_transient_capture(error: &Error) -> bool {
     let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<DataFusionError>());
     error.code() == ErrorCode::CaptureFailed && cause.is_some_and(is_transient)
 }
@@ -291,8 +313,12 @@ async fn finish(attempt: &Arc<Attempt>, handler: &BoundHandler, seal: Seal) -> R
     published(attempt, plan, &publication).await
 }
 
-async fn published(attempt: &Attempt, plan: Arc<dyn ExecutionPlan>, publication: &Publication) -> Result<RunSummary> {
-    execute(attempt, plan, ErrorCode::HandlerFailed, "the handler failed").await?;
+pub(super) async fn published(attempt: &Attempt, plan: Arc<dyn ExecutionPlan>, publication: &Publication) -> Result<RunSummary> {
+    let (code, what) = match attempt.outside {
+        Some(_) => (ErrorCode::CaptureFailed, "reading the source failed"),
+        None => (ErrorCode::HandlerFailed, "the handler failed"),
+    };
+    execute(attempt, plan, code, what).await?;
     publication.result.get().cloned().ok_or_else(|| Error::internal("the publish plan ended without its row"))
 }
 

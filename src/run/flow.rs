@@ -20,12 +20,18 @@ use crate::table::{IncrementalTable, TableHandle};
 
 use super::{Host, RefreshRequest, RunResult, refresh};
 
-/// Refreshes `tables` in dependency order, whatever their order in the list.
+/// Refreshes `tables` in dependency order, whatever their order in the list. Those whose incarnations are `blocked` are
+/// skipped, since something that they read failed already.
 ///
 /// # Errors
 /// `DEFINITION_INVALID` when tables read each other in a circle; `STORE_FAILED` when the store does not say what a table
 /// reads. Errors of runs are in their rows.
-pub async fn refresh_in_order(host: &Host, tables: &[Arc<TableHandle>], request: &RefreshRequest) -> Result<Vec<RunResult>> {
+pub async fn refresh_in_order(
+    host: &Host,
+    tables: &[Arc<TableHandle>],
+    request: &RefreshRequest,
+    blocked: &BTreeSet<String>,
+) -> Result<Vec<RunResult>> {
     let mut reads = BTreeMap::new();
     for table in tables {
         reads.insert(id(table), dependencies(host, table).await?);
@@ -36,6 +42,7 @@ pub async fn refresh_in_order(host: &Host, tables: &[Arc<TableHandle>], request:
         let failed = reads.get(&id(&table)).and_then(|reads| reads.iter().find(|read| unusable.contains(*read)));
         let result = match failed {
             Some(_) => skipped(&table, request),
+            None if blocked.contains(&id(&table)) => skipped(&table, request),
             None => refresh(host, &table, request.clone()).await,
         };
         if result.error.is_some() {
@@ -44,6 +51,34 @@ pub async fn refresh_in_order(host: &Host, tables: &[Arc<TableHandle>], request:
         results.push(result);
     }
     Ok(results)
+}
+
+/// `tables` with sources before dependents.
+///
+/// # Errors
+/// Those of [`refresh_in_order`].
+pub async fn in_order(host: &Host, tables: &[Arc<TableHandle>]) -> Result<Vec<Arc<TableHandle>>> {
+    let mut reads = BTreeMap::new();
+    for table in tables {
+        reads.insert(id(table), dependencies(host, table).await?);
+    }
+    order(tables, &reads)
+}
+
+/// The incarnations of every table among `all` that `table` reads, however many tables lie between.
+///
+/// # Errors
+/// Those of [`dependencies`].
+pub async fn everything_behind(host: &Host, all: &[Arc<TableHandle>], table: &TableHandle) -> Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    let mut open = dependencies(host, table).await?;
+    while let Some(next) = open.pop_first() {
+        let Some(read) = all.iter().find(|known| id(known) == next) else { continue };
+        if found.insert(next) {
+            open.extend(dependencies(host, read).await?);
+        }
+    }
+    Ok(found)
 }
 
 /// The incarnations of the incremental tables that `table` reads, directly or through views. A source that cannot be

@@ -34,11 +34,13 @@ pub(super) fn check(attempt: &Attempt, seal: &Seal) -> Result<()> {
         ErrorCode::DeleteGuard,
         format!(
             "table {table:?}: run {run:?} would delete {removed} of {base_rows} rows, more than max_deleted_fraction allows; \
-             nothing is published. Remedy: check that the source is complete; to publish exactly this capture run \
-             REFRESH {name} RUN '{run}' ALLOW DELETES",
+             nothing is published. Remedy: check that the source is complete; to publish exactly this capture run {again}",
             table = attempt.name(),
-            name = attempt.table.sql_name(),
             run = attempt.run.as_str(),
+            again = match attempt.outside {
+                Some(_) => format!("CALL sync.reload({}, run => '{}', allow_deletes => true)", attempt.table.sql_literal(), attempt.run),
+                None => format!("REFRESH {} RUN '{}' ALLOW DELETES", attempt.table.sql_name(), attempt.run),
+            },
         ),
     ))
 }

@@ -45,6 +45,8 @@ pub(super) struct PinnedSource {
     pub version: VersionNumber,
     /// The hash of the version's manifest.
     pub manifest: Option<String>,
+    /// When the table, a synced one, last looked at its own source.
+    pub synced_at: Option<i64>,
 }
 
 /// How a run reads a source that may be an incremental table.

@@ -27,7 +27,7 @@ pub(super) enum Admission {
 pub(super) async fn admit(incarnation: &Incarnation, table: &str, run: &RunId, request: &RefreshRequest, now: i64) -> Result<Admission> {
     let runs = incarnation.run(run);
     let Some(stored) = runs.request().await? else {
-        let request = RunRequest { run: run.clone(), mode: request.mode, full: request.full, requested_at: now };
+        let request = RunRequest { run: run.clone(), mode: request.mode, full: request.full, requested_at: now, trigger: None };
         return Ok(Admission::Go { request, seal: None, known: false });
     };
     if stored.mode != request.mode || stored.full != request.full {

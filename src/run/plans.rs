@@ -92,7 +92,7 @@ pub(super) async fn handled(attempt: &Attempt, handler: &BoundHandler, input: Ar
     Ok(Arc::new(ContractExec::new(Arc::new(HandlerExec::new(input, handler.clone(), spec)))))
 }
 
-fn publish_plan(attempt: &Attempt, rows: Arc<dyn ExecutionPlan>, sink: Arc<dyn PublishSink>) -> Result<Arc<dyn ExecutionPlan>> {
+pub(super) fn publish_plan(attempt: &Attempt, rows: Arc<dyn ExecutionPlan>, sink: Arc<dyn PublishSink>) -> Result<Arc<dyn ExecutionPlan>> {
     let definition = attempt.definition();
     let pairs = PairSpec {
         incarnation: attempt.incarnation.clone(),
@@ -106,7 +106,7 @@ fn publish_plan(attempt: &Attempt, rows: Arc<dyn ExecutionPlan>, sink: Arc<dyn P
 }
 
 /// Rows of a table that is recomputed whole are never diffed by value: their index holds no fingerprints.
-pub(super) fn with_empty_hidden(rows: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+pub(crate) fn with_empty_hidden(rows: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let mut columns: Vec<(Arc<dyn PhysicalExpr>, String)> = rows
         .schema()
         .fields()

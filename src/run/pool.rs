@@ -15,7 +15,7 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool
 
 /// Counts what one run reserves.
 #[derive(Debug)]
-pub(super) struct RunPool {
+pub(crate) struct RunPool {
     inner: Arc<dyn MemoryPool>,
     held: AtomicUsize,
     peak: AtomicUsize,

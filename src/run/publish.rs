@@ -25,6 +25,7 @@ use super::attempt::Attempt;
 use super::capture::CaptureContext;
 use super::commit::{NewVersion, Staged, accept, stage};
 use super::open::overtaken;
+use super::outside::{self, OutsideCapture};
 use super::{draft, guard};
 
 /// Where the rows that are published come from.
@@ -34,6 +35,8 @@ pub(super) enum Pinned {
     Sealed(Box<Seal>),
     /// One pass: the rows being written are the capture, sealed here before the publish.
     OnePass(Arc<CaptureContext>),
+    /// The same where the rows come from outside.
+    Outside(Arc<dyn OutsideCapture>),
 }
 
 /// The sink of one run's publish plan.
@@ -102,6 +105,10 @@ impl PublishSink for Publication {
                 let ms_handle = self.attempt.ms_since(self.started) - ms_write;
                 publish_sealed(&self.attempt, seal, files, Work { ms_handle, ms_write, ..work }).await?
             }
+            Pinned::Outside(capture) => {
+                let seal = outside::pin(&self.attempt, capture.as_ref(), files).await?;
+                seal_and_publish(&self.attempt, &seal, self.work.get().copied().unwrap_or_default()).await?
+            }
             Pinned::OnePass(capture) => {
                 let seal = capture.pin(|dead| Capture::Output { files, dead, ms_handle: 0, ms_write: 0 }).await?;
                 seal_and_publish(&self.attempt, &seal, self.work.get().copied().unwrap_or_default()).await?
@@ -168,8 +175,15 @@ async fn stage_sealed(
 ) -> Result<Staged> {
     let all = complete_files(attempt, seal, files).await?;
     let kind = if keeps_base(seal) { VersionKind::Run } else { VersionKind::Rebuild };
-    let new =
-        NewVersion { kind, revision: &attempt.revision, files: all, source: seal.source.clone(), base: attempt.base.as_ref(), floor: 0 };
+    let new = NewVersion {
+        kind,
+        revision: &attempt.revision,
+        files: all,
+        source: seal.source.clone(),
+        base: attempt.base.as_ref(),
+        floor: 0,
+        sync: seal.sync.as_ref().map(|sealed| sealed.state.clone()),
+    };
     summary.state = RunState::Published;
     stage(attempt, new, summary, started).await
 }
@@ -226,5 +240,10 @@ fn summarize(attempt: &Attempt, seal: &Seal, files: &[DataFile], work: Work) -> 
     summary.ms_capture = Some(seal.ms_capture);
     summary.ms_handle = Some(work.ms_handle);
     summary.ms_write = Some(work.ms_write);
+    summary.source_synced_at = seal.source.table_synced_at;
+    if let Some(sealed) = &seal.sync {
+        summary.handler_rows = Some(0);
+        summary.sync = Some(Box::new(sealed.report.clone()));
+    }
     summary
 }

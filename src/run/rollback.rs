@@ -54,6 +54,7 @@ async fn leased(mut attempt: Attempt, version: u64) -> Result<RunSummary> {
         source,
         base: attempt.base.as_ref(),
         floor: 0,
+        sync: manifest.sync.clone(),
     };
     commit_version(&attempt, new, summary, started).await
 }

@@ -190,7 +190,8 @@ impl FileChoice {
         let (next_ordinal, listed_at, scan_digest) = (self.next_ordinal, self.listed_at, self.scan_digest.clone());
         let table_version = pinned.map(|pinned| (pinned.snapshot.incarnation.id().to_string(), pinned.version));
         let table_manifest = pinned.and_then(|pinned| pinned.manifest.clone());
-        SourceState { files, table_version, table_manifest, next_ordinal, listed_at, scan_digest }
+        let table_synced_at = pinned.and_then(|pinned| pinned.synced_at);
+        SourceState { files, table_version, table_manifest, table_synced_at, next_ordinal, listed_at, scan_digest }
     }
 }
 

@@ -83,6 +83,7 @@ async fn fence(attempt: &Attempt, floor: u64) -> Result<()> {
     let source = attempt.incarnation.source_state(&base.manifest).await?;
     let mut summary = attempt.summary(RunState::Published);
     summary.handler_rows = Some(0);
-    let new = NewVersion { kind: VersionKind::Fence, revision, files: base.files.as_ref().clone(), source, base: Some(base), floor };
+    let (files, sync) = (base.files.as_ref().clone(), base.manifest.sync.clone());
+    let new = NewVersion { kind: VersionKind::Fence, revision, files, source, base: Some(base), floor, sync };
     commit_version(attempt, new, summary, attempt.elapsed()).await.map(drop)
 }

@@ -34,6 +34,8 @@ pub enum HandlerSpec {
         /// The version it had when the revision was saved.
         version: String,
     },
+    /// None: the rows are the source's own. The table is a synced one, and its key may be empty.
+    Synced,
 }
 
 /// How tracked columns are fingerprinted.

@@ -5,6 +5,7 @@
 //!      └─ Revision { number, digest, definition }     immutable, numbered
 //! Options   one table of every option: name, default, semantic or operational
 //! RunSummary one row per run, the columns of `incremental_runs`
+//! sync       what is stored of a synced table
 //! ```
 
 mod definition;
@@ -12,6 +13,7 @@ mod ids;
 mod options;
 mod schema;
 mod summary;
+pub mod sync;
 
 pub use definition::{Definition, FingerprintKind, HandlerSpec, HostFunction, Revision, SourceSpec};
 pub use ids::{RunId, VersionNumber, encode_name};

@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::FingerprintKind;
+use super::sync::RefreshSchedule;
 use crate::error::{Error, ErrorCode, Result};
 
 /// Whether an option decides results.
@@ -62,6 +63,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "true",
         "false: a source that is itself an incremental table is read whole, also where its changes are known",
     ),
+    option("schedule", Operational, "never", "when run-schedules refreshes it: never, 5min … 30day, or after_source"),
     option("file_skip", Operational, "true", "false: every source file is read, also one that provably did not change"),
     option("handler_concurrency", Operational, "4", "how many handler calls run at once"),
     option("handler_batch_rows", Operational, "8192", "at most this many rows are handed to one handler call"),
@@ -102,6 +104,8 @@ pub struct OperationalOptions {
     pub capture_backoff: Duration,
     /// `hand_on`.
     pub hand_on: bool,
+    /// `schedule`.
+    pub schedule: RefreshSchedule,
     /// `file_skip`.
     pub file_skip: bool,
     /// `handler_concurrency`, at least 1.
@@ -229,6 +233,7 @@ impl Options {
             capture_retries: self.value(table, "capture_retries", |text| text.parse().ok().filter(|n| *n <= 20))?,
             capture_backoff: self.value(table, "capture_backoff", parse_duration)?,
             hand_on: self.value(table, "hand_on", parse_bool)?,
+            schedule: self.value(table, "schedule", RefreshSchedule::parse)?,
             file_skip: self.value(table, "file_skip", parse_bool)?,
             handler_concurrency: self.value(table, "handler_concurrency", count)?,
             handler_batch_rows: self.value(table, "handler_batch_rows", count)?,

@@ -6,6 +6,8 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, UInt64Array};
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
 use serde::{Deserialize, Serialize};
 
+use super::sync::SyncReport;
+
 macro_rules! text_enum {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
         $(#[$doc])*
@@ -116,6 +118,11 @@ pub struct RunSummary {
     pub ms_publish: Option<u64>,
     pub error_code: Option<String>,
     pub error_message: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_synced_at: Option<i64>,
+    /// What a run of a synced table reports besides; it is listed by `sync_runs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync: Option<Box<SyncReport>>,
 }
 
 impl RunSummary {
@@ -149,6 +156,8 @@ impl RunSummary {
             ms_publish: None,
             error_code: None,
             error_message: None,
+            source_synced_at: None,
+            sync: None,
         }
     }
 
@@ -186,6 +195,7 @@ impl RunSummary {
             count("ms_publish"),
             text("error_code", true),
             text("error_message", true),
+            at("source_synced_at"),
         ];
         Arc::new(Schema::new(fields))
     }
@@ -229,6 +239,7 @@ impl RunSummary {
             count(|r| r.ms_publish),
             text(|r| r.error_code.as_deref()),
             text(|r| r.error_message.as_deref()),
+            at(|r| r.source_synced_at),
         ];
         RecordBatch::try_new(Self::schema(), columns)
     }

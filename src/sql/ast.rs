@@ -4,6 +4,7 @@ use datafusion::common::TableReference;
 use datafusion::sql::parser::Statement as DataFusionStatement;
 
 use super::as_of::VersionReference;
+use super::sync::SyncStatement;
 use super::verbs::{BoundArguments, VerbSpec};
 use crate::spec::RunId;
 
@@ -48,7 +49,9 @@ pub enum Statement {
         /// The same statement for DataFusion, when the table is not an incremental one.
         other: Box<DataFusionStatement>,
     },
-    /// `CALL incremental.<verb>(…)`.
+    /// A statement of synced tables or connections.
+    Sync(SyncStatement),
+    /// `CALL incremental.<verb>(…)`, `CALL sync.<verb>(…)`.
     Call(Call),
     /// Any other statement, with its version clauses already rewritten.
     Other(Box<DataFusionStatement>),
@@ -133,7 +136,7 @@ pub enum RefreshTarget {
     Tables(Vec<TableReference>),
 }
 
-/// `REFRESH t, u | ALL [DRAFT] [FULL] [RUN 'id'] [ALLOW DELETES] [DRY RUN]`.
+/// `REFRESH t, u | ALL [DRAFT] [FULL] [RUN 'id'] [ALLOW DELETES] [DRY RUN] [WITH SYNC]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refresh {
     /// Which tables.
@@ -148,6 +151,8 @@ pub struct Refresh {
     pub allow_deletes: bool,
     /// `DRY RUN`: only the capture's counts.
     pub dry_run: bool,
+    /// `WITH SYNC`: the synced tables that it reads are synced first.
+    pub with_sync: bool,
 }
 
 /// `CALL incremental.<verb>(…)`, arguments bound to the verb's parameters.

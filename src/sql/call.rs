@@ -7,16 +7,22 @@ use super::ast::{Call, Statement};
 use super::cursor::Cursor;
 use super::names::quote_name;
 use super::source_text::string_literal;
-use super::verbs::{bind_arguments, find_verb};
+use super::verbs::{Family, bind_arguments, find_verb};
 use crate::error::Result;
 
-const CALL: &str = "write CALL incremental.verb(value, …, name => value)";
+const CALL: &str = "write CALL incremental.verb(value, …, name => value), or CALL sync.verb(…)";
 
-pub(super) fn call(mut cursor: Cursor<'_>) -> Result<Statement> {
-    for _ in ["CALL", "incremental", "."] {
+/// The family whose verb is called, if the statement calls one.
+pub(super) fn family(cursor: &Cursor<'_>) -> Option<Family> {
+    let called = |family: &Family| cursor.at_words(&["CALL", &family.as_str().to_ascii_uppercase()]);
+    Family::ALL.into_iter().find(called).filter(|_| cursor.peek_nth(2) == Some(&Token::Period))
+}
+
+pub(super) fn call(mut cursor: Cursor<'_>, family: Family) -> Result<Statement> {
+    for _ in ["CALL", "the family", "."] {
         cursor.advance();
     }
-    let verb = find_verb(&cursor.identifier("the name of a verb")?.to_lowercase())?;
+    let verb = find_verb(family, &cursor.identifier("the name of a verb")?.to_lowercase())?;
     cursor.expect_token(&Token::LParen, CALL)?;
     let (mut positional, mut named) = (Vec::new(), Vec::new());
     let mut more = !cursor.token(&Token::RParen);

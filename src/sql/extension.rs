@@ -22,6 +22,7 @@ use crate::exec::equality::KeyHash;
 use crate::handler::HandlerRegistry;
 use crate::run::{Host, Progress};
 use crate::spec::encode_name;
+use crate::sync::ConnectorRegistry;
 
 /// Told about each phase of a run.
 pub type ProgressListener = Arc<dyn Fn(Progress) + Send + Sync>;
@@ -41,6 +42,10 @@ pub struct Extension {
     pub key_hash: KeyHash,
     /// Told about each phase of a run.
     pub progress: Option<ProgressListener>,
+    /// The connector types of synced tables.
+    pub connectors: ConnectorRegistry,
+    /// Rows after which the load of a synced table notes how far it got; `None`: as usual.
+    pub segment_rows: Option<u64>,
 }
 
 impl fmt::Debug for Extension {

@@ -10,12 +10,13 @@ use super::as_of::{self, VersionReference};
 use super::ast::{ParsedStatement, Statement};
 use super::cursor::Cursor;
 use super::source_text::{SourceText, split};
+use super::sync::{self, SyncStatement};
 use super::{call, define, refresh};
 use crate::env::on_large_stack;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handler::nesting;
 
-const FORMS: &str = "this crate's statements are CREATE | ALTER | DROP INCREMENTAL TABLE, REFRESH, EXPLAIN REFRESH, SHOW CREATE TABLE and CALL incremental.<verb>(…)";
+const FORMS: &str = "this crate's statements are CREATE | ALTER | DROP INCREMENTAL TABLE, REFRESH, EXPLAIN REFRESH, CREATE | DROP CONNECTION, CREATE | ALTER | DROP SYNCED TABLE, SHOW CREATE TABLE, CALL incremental.<verb>(…) and CALL sync.<verb>(…)";
 
 /// Deeper expressions are refused.
 const MAX_DEPTH: usize = 2_000;
@@ -97,6 +98,9 @@ impl Settings {
         if cursor.words(&["REFRESH"]) {
             return refresh::refresh(cursor).map(Some);
         }
+        if cursor.words(&["EXPLAIN", "ALTER", "SYNCED", "TABLE"]) {
+            return sync::alter(cursor, true).map(|statement| Some(Statement::Sync(statement)));
+        }
         if cursor.at_words(&["EXPLAIN"]) {
             return refresh::explain(cursor);
         }
@@ -105,8 +109,10 @@ impl Settings {
             cursor.end("write SHOW CREATE TABLE t")?;
             return Ok(Some(Statement::ShowCreate { name, other: Box::new(self.delegate(tokens)?.0) }));
         }
-        let verb = cursor.at_words(&["CALL", "INCREMENTAL"]) && cursor.peek_nth(2) == Some(&Token::Period);
-        if verb { call::call(cursor).map(Some) } else { Ok(None) }
+        match call::family(&cursor) {
+            Some(family) => call::call(cursor, family).map(Some),
+            None => Ok(synced(cursor)?.map(Statement::Sync)),
+        }
     }
 
     fn delegate(&self, tokens: &[TokenWithSpan]) -> Result<(DataFusionStatement, Vec<VersionReference>)> {
@@ -168,6 +174,26 @@ fn over_deep() -> Error {
              Remedy: write IN (…) for a chain of OR, split the query with views, or insert in several statements"
         ),
     )
+}
+
+/// A statement of synced tables, if the first words are those of one.
+fn synced(mut cursor: Cursor<'_>) -> Result<Option<SyncStatement>> {
+    if cursor.words(&["CREATE", "CONNECTION"]) {
+        return sync::create_connection(cursor).map(Some);
+    }
+    if cursor.words(&["DROP", "CONNECTION"]) {
+        return sync::drop_connection(cursor).map(Some);
+    }
+    if cursor.words(&["CREATE", "SYNCED", "TABLE"]) {
+        return sync::create_synced(cursor).map(Some);
+    }
+    if cursor.words(&["ALTER", "SYNCED", "TABLE"]) {
+        return sync::alter(cursor, false).map(Some);
+    }
+    if cursor.words(&["DROP", "SYNCED", "TABLE"]) {
+        return sync::drop_synced(cursor).map(Some);
+    }
+    Ok(None)
 }
 
 fn unreadable(error: DataFusionError) -> Error {

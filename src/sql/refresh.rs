@@ -8,11 +8,11 @@ use super::names::quote_name;
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::RunId;
 
-const REFRESH: &str = "write REFRESH t, u (or ALL) [DRAFT] [FULL] [RUN 'id'] [ALLOW DELETES] [DRY RUN]";
+const REFRESH: &str = "write REFRESH t, u (or ALL) [DRAFT] [FULL] [RUN 'id'] [ALLOW DELETES] [DRY RUN] [WITH SYNC]";
 
 pub(super) fn refresh(mut cursor: Cursor<'_>) -> Result<Statement> {
     let target = target(&mut cursor)?;
-    let mut refresh = Refresh { target, draft: false, full: false, run: None, allow_deletes: false, dry_run: false };
+    let mut refresh = Refresh { target, draft: false, full: false, run: None, allow_deletes: false, dry_run: false, with_sync: false };
     while cursor.peek().is_some() {
         let twice = if cursor.words(&["DRAFT"]) {
             std::mem::replace(&mut refresh.draft, true)
@@ -25,8 +25,10 @@ pub(super) fn refresh(mut cursor: Cursor<'_>) -> Result<Statement> {
             std::mem::replace(&mut refresh.allow_deletes, true)
         } else if cursor.words(&["DRY", "RUN"]) {
             std::mem::replace(&mut refresh.dry_run, true)
+        } else if cursor.words(&["WITH", "SYNC"]) {
+            std::mem::replace(&mut refresh.with_sync, true)
         } else {
-            return Err(cursor.expected("DRAFT, FULL, RUN, ALLOW DELETES or DRY RUN", REFRESH));
+            return Err(cursor.expected("DRAFT, FULL, RUN, ALLOW DELETES, DRY RUN or WITH SYNC", REFRESH));
         };
         if twice {
             return Err(cursor.refuse("a clause is given twice", "give each clause once"));
@@ -77,6 +79,8 @@ fn check(cursor: &Cursor<'_>, refresh: &Refresh) -> Result<()> {
         ("DRY RUN and DRAFT are both given", "a dry run counts what a published run would change: leave one out")
     } else if refresh.dry_run && refresh.full {
         ("DRY RUN and FULL are both given", "a full run takes all rows of the source: leave one out")
+    } else if refresh.dry_run && refresh.with_sync {
+        ("DRY RUN and WITH SYNC are both given", "a dry run stores nothing, and syncing does: leave one out")
     } else if refresh.dry_run && refresh.allow_deletes {
         ("DRY RUN and ALLOW DELETES are both given", "a dry run deletes nothing: leave ALLOW DELETES out")
     } else {

@@ -20,7 +20,7 @@ use super::resolve::known_tables;
 use crate::define::attach;
 use crate::env::Location;
 use crate::error::{Error, ErrorCode, Result};
-use crate::store::{TableState, TableStore};
+use crate::store::{ConnectionStore, TableState, TableStore};
 use crate::table::{IncrementalTable, TableHandle};
 
 /// Registers every live table under the root folder that the session does not know yet. Returns the places of those that
@@ -115,7 +115,7 @@ fn create_schema(state: &SessionState, name: &TableReference) -> datafusion::err
 async fn folders(root: &Location) -> Result<Vec<Path>> {
     let store: &dyn ObjectStore = root.store.as_ref();
     match store.list_with_delimiter(Some(&root.root)).await {
-        Ok(listed) => Ok(listed.common_prefixes),
+        Ok(listed) => Ok(listed.common_prefixes.into_iter().filter(|folder| !ConnectionStore::is_folder(folder)).collect()),
         Err(object_store::Error::NotFound { .. }) => Ok(vec![]),
         Err(error) => Err(Error::new(
             ErrorCode::StoreFailed,

@@ -1,4 +1,5 @@
-//! The one table of verbs: what `CALL incremental.<verb>(…)` and the table functions `incremental_<verb>(…)` take.
+//! The one table of verbs: what `CALL incremental.<verb>(…)` and the table functions `incremental_<verb>(…)` take, and
+//! those of `sync.`, which are in `sync::verbs`.
 //!
 //! ```text
 //! VERBS ─┬─ CALL incremental.vacuum(t, dry_run => false)      names allowed
@@ -13,6 +14,7 @@ use datafusion::common::TableReference;
 use datafusion::scalar::ScalarValue;
 
 use super::names::parse_table_name;
+use super::sync::verbs::SYNC_VERBS;
 use crate::error::{Error, ErrorCode, Result};
 
 /// What a parameter takes.
@@ -59,10 +61,42 @@ pub struct Param {
     pub required: bool,
 }
 
+/// What verbs are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// Incremental tables: `CALL incremental.<verb>`.
+    Incremental,
+    /// Synced tables: `CALL sync.<verb>`.
+    Sync,
+}
+
+impl Family {
+    /// Every family.
+    pub const ALL: [Self; 2] = [Self::Incremental, Self::Sync];
+
+    /// What stands before the verb.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Incremental => "incremental",
+            Self::Sync => "sync",
+        }
+    }
+
+    /// Its verbs.
+    pub fn verbs(self) -> &'static [VerbSpec] {
+        match self {
+            Self::Incremental => VERBS,
+            Self::Sync => SYNC_VERBS,
+        }
+    }
+}
+
 /// One verb.
 #[derive(Debug)]
 pub struct VerbSpec {
-    /// Its name; the table function is `incremental_<name>`.
+    /// What it is about.
+    pub family: Family,
+    /// Its name; the table function is `<family>_<name>`.
     pub name: &'static str,
     /// Its parameters, in order.
     pub params: &'static [Param],
@@ -85,21 +119,18 @@ impl VerbSpec {
         text
     }
 
-    /// The name of the table function: `incremental_<name>`.
+    /// The name of the table function: `<family>_<name>`.
     pub fn function(&self) -> String {
-        format!("{FUNCTION_PREFIX}{}", self.name)
+        format!("{}_{}", self.family.as_str(), self.name)
     }
 
     fn refuse(&self, what: &str, remedy: &str) -> Error {
         Error::new(
             ErrorCode::StatementInvalid,
-            format!("incremental verb {:?}: {what}. Remedy: {remedy}; the form is {}", self.name, self.signature()),
+            format!("{} verb {:?}: {what}. Remedy: {remedy}; the form is {}", self.family.as_str(), self.name, self.signature()),
         )
     }
 }
-
-/// What the names of the table functions start with.
-pub const FUNCTION_PREFIX: &str = "incremental_";
 
 const fn required(name: &'static str, kind: ParamKind) -> Param {
     Param { name, kind, required: true }
@@ -110,11 +141,11 @@ const fn optional(name: &'static str, kind: ParamKind) -> Param {
 }
 
 const fn reads(name: &'static str, params: &'static [Param], doc: &'static str) -> VerbSpec {
-    VerbSpec { name, params, acts: false, doc }
+    VerbSpec { family: Family::Incremental, name, params, acts: false, doc }
 }
 
 const fn acts(name: &'static str, params: &'static [Param], doc: &'static str) -> VerbSpec {
-    VerbSpec { name, params, acts: true, doc }
+    VerbSpec { family: Family::Incremental, name, params, acts: true, doc }
 }
 
 use ParamKind::{Boolean, Duration, Number, Table, Text, Timestamp, Values};
@@ -151,13 +182,14 @@ pub const VERBS: &[VerbSpec] = &[
 ///
 /// # Errors
 /// `STATEMENT_INVALID` when there is none; the message names the nearest.
-pub fn find_verb(name: &str) -> Result<&'static VerbSpec> {
-    VERBS.iter().find(|verb| verb.name == name).ok_or_else(|| {
-        let near = nearest(name, VERBS.iter().map(|verb| verb.name));
-        let all = VERBS.iter().map(|verb| verb.name).collect::<Vec<_>>().join(", ");
+pub fn find_verb(family: Family, name: &str) -> Result<&'static VerbSpec> {
+    let verbs = family.verbs();
+    verbs.iter().find(|verb| verb.name == name).ok_or_else(|| {
+        let near = nearest(name, verbs.iter().map(|verb| verb.name));
+        let all = verbs.iter().map(|verb| verb.name).collect::<Vec<_>>().join(", ");
         Error::new(
             ErrorCode::StatementInvalid,
-            format!("incremental verb {name:?} does not exist. Remedy: the nearest is {near:?}; all are {all}"),
+            format!("{} verb {name:?} does not exist. Remedy: the nearest is {near:?}; all are {all}", family.as_str()),
         )
     })
 }
@@ -165,8 +197,10 @@ pub fn find_verb(name: &str) -> Result<&'static VerbSpec> {
 /// The verb of the table function of this name, in any case.
 pub fn find_function(name: &str) -> Option<&'static VerbSpec> {
     let lower = name.to_ascii_lowercase();
-    let verb = lower.strip_prefix(FUNCTION_PREFIX)?;
-    VERBS.iter().find(|spec| spec.name == verb)
+    Family::ALL.into_iter().find_map(|family| {
+        let verb = lower.strip_prefix(family.as_str())?.strip_prefix('_')?;
+        family.verbs().iter().find(|spec| spec.name == verb)
+    })
 }
 
 fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> &'a str {
@@ -303,19 +337,19 @@ mod tests {
 
     #[test]
     fn positions_names_and_defaults() {
-        let vacuum = find_verb("vacuum").unwrap();
+        let vacuum = find_verb(Family::Incremental, "vacuum").unwrap();
         let bound = bind_arguments(vacuum, vec![text("\"My T\"")], vec![("OLDER_THAN".into(), text("7 days"))]).unwrap();
         assert_eq!(bound.table().unwrap(), Some(TableReference::bare("My T")));
         assert_eq!((bound.boolean("dry_run"), bound.text("older_than")), (None, Some("7 days")));
-        let at = bind_arguments(find_verb("at").unwrap(), vec![text("t"), ScalarValue::from(3_i64)], vec![]).unwrap();
+        let at = bind_arguments(find_verb(Family::Incremental, "at").unwrap(), vec![text("t"), ScalarValue::from(3_i64)], vec![]).unwrap();
         assert_eq!(at.number("version"), Some(3));
-        let none = bind_arguments(find_verb("runs").unwrap(), vec![ScalarValue::Null], vec![]).unwrap();
+        let none = bind_arguments(find_verb(Family::Incremental, "runs").unwrap(), vec![ScalarValue::Null], vec![]).unwrap();
         assert_eq!(none.table().unwrap(), None);
     }
 
     #[test]
     fn a_key_takes_several_values() {
-        let row = find_verb("row").unwrap();
+        let row = find_verb(Family::Incremental, "row").unwrap();
         let bound = bind_arguments(row, vec![text("t"), ScalarValue::from(1_i64), text("x")], vec![]).unwrap();
         assert_eq!(bound.values(), &[ScalarValue::from(1_i64), text("x")]);
         assert!(bind_arguments(row, vec![text("t")], vec![]).unwrap_err().message().contains("\"key\" is missing"));
@@ -323,9 +357,10 @@ mod tests {
 
     #[test]
     fn bad_arguments_name_what_would_be_right() {
-        let error =
-            |verb: &str, positional, named| bind_arguments(find_verb(verb).unwrap(), positional, named).unwrap_err().message().to_string();
-        assert!(find_verb("refesh").unwrap_err().message().contains("the nearest is \"refresh\""));
+        let error = |verb: &str, positional, named| {
+            bind_arguments(find_verb(Family::Incremental, verb).unwrap(), positional, named).unwrap_err().message().to_string()
+        };
+        assert!(find_verb(Family::Incremental, "refesh").unwrap_err().message().contains("the nearest is \"refresh\""));
         assert!(error("vacuum", vec![text("t")], vec![("dryrun".into(), true.into())]).contains("the nearest is \"dry_run\""));
         assert!(error("at", vec![text("t")], vec![]).contains("\"version\" is missing"));
         assert!(error("at", vec![text("t"), text("3")], vec![]).contains("a whole number"));
@@ -340,6 +375,6 @@ mod tests {
     fn functions_are_found_in_any_case() {
         assert_eq!(find_function("INCREMENTAL_AT").map(VerbSpec::signature).as_deref(), Some("at(table, version)"));
         assert!(find_function("incremental_nothing").is_none() && find_function("at").is_none());
-        assert_eq!(find_verb("refresh").unwrap().signature(), "refresh(table[, mode][, run])");
+        assert_eq!(find_verb(Family::Incremental, "refresh").unwrap().signature(), "refresh(table[, mode][, run])");
     }
 }

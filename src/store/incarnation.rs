@@ -21,6 +21,7 @@ use super::log::Log;
 use super::manifest::{DataFile, Manifest, ObjectRef};
 use super::objects::{Created, Objects};
 use super::runs::RunStore;
+use super::sync_log::SyncLog;
 use super::table_store::{TableEntry, TableStore};
 use super::{lock, paths};
 use crate::error::{Error, ErrorCode, Result};
@@ -67,8 +68,11 @@ pub(super) struct Core {
     pub(super) versions: Log,
     pub(super) revisions: Log,
     pub(super) lease: Log,
+    pub(super) syncs: Log,
+    pub(super) loads: Log,
     pub(super) timing: Mutex<LeaseTiming>,
     pub(super) definitions: Mutex<DefinitionLog>,
+    pub(super) sync_log: Mutex<SyncLog>,
     newest: Mutex<Option<Slot>>,
     manifests: Recent<String, Arc<Manifest>>,
     pub(super) file_lists: Recent<Vec<ObjectRef>, Arc<Vec<DataFile>>>,
@@ -85,8 +89,11 @@ impl Core {
             versions: Log::guarded(objects.clone(), folder("versions")),
             revisions: Log::guarded(objects.clone(), folder("revisions")),
             lease: Log::plain(objects.clone(), folder("lease"), ".json"),
+            syncs: Log::guarded(objects.clone(), folder("sync")),
+            loads: Log::plain(objects.clone(), folder("loads"), ".json"),
             timing: Mutex::default(),
             definitions: Mutex::default(),
+            sync_log: Mutex::default(),
             newest: Mutex::default(),
             manifests: Recent::default(),
             file_lists: Recent::default(),

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use arrow_schema::SchemaRef;
 use serde::{Deserialize, Serialize};
 
+use crate::spec::sync::SyncState;
 use crate::spec::{RunSummary, VersionNumber};
 
 /// What made a version.
@@ -148,6 +149,9 @@ pub struct SourceState {
     /// BLAKE3 of that version's manifest: a copy or a restored backup may have another version under the same number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table_manifest: Option<String>,
+    /// When that table, a synced one, last looked at its own source, microseconds since 1970: how fresh the rows are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table_synced_at: Option<i64>,
     /// The next ordinal that was never used.
     pub next_ordinal: u32,
     /// When the run began to look at the source, microseconds since 1970: before it listed or read anything.
@@ -204,4 +208,7 @@ pub struct Manifest {
     pub floor: VersionNumber,
     /// The summary of the run that made it.
     pub summary: RunSummary,
+    /// Where a synced table stands: its cursor's mark is accepted together with the rows, or not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync: Option<SyncState>,
 }

@@ -5,6 +5,7 @@
 //! Incarnation   <location>/<incarnation>/
 //!   ├ revisions/  definitions                log
 //!   ├ versions/   slots: one winner each     log ─► manifests/, sources/ ─► data/<run>/<attempt>/
+//!   ├ sync/       a synced table's configuration   log      loads/   its loads that are not published yet   log
 //!   ├ lease/      who is at work             log
 //!   └ runs/       request, seal, attempts    created once
 //! ```
@@ -13,6 +14,7 @@
 //! checksum. Nothing here knows plans or SQL.
 
 mod commit;
+mod connections;
 #[cfg(test)]
 mod damage_tests;
 pub mod dead;
@@ -23,6 +25,7 @@ pub mod files;
 mod incarnation;
 mod lease;
 pub mod leftovers;
+mod loads;
 mod log;
 mod manifest;
 #[cfg(test)]
@@ -33,6 +36,7 @@ mod paths;
 mod probe;
 pub mod retention;
 mod runs;
+mod sync_log;
 mod table_store;
 #[cfg(test)]
 mod tests;
@@ -40,12 +44,15 @@ mod tests;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use commit::{CommitOutcome, StagedVersion};
+pub use connections::{ConnectionEntry, ConnectionStore};
 pub use definitions::{DefinitionEntry, DefinitionLog};
 pub use incarnation::{FORMAT, Incarnation, Slot};
 pub use lease::{Lease, LeaseHolder};
+pub use loads::LoadEntry;
 pub use manifest::*;
 pub use retention::VacuumReport;
-pub use runs::{AttemptRecord, Capture, DeadRows, DraftOutput, RunRequest, RunStore, Seal, SealOutcome, Written};
+pub use runs::{AttemptRecord, Capture, DeadRows, DraftOutput, RunRequest, RunStore, Seal, SealOutcome, SealedSync, Written};
+pub use sync_log::{SavedConfig, SkippedRun, SyncEntry, SyncLog};
 pub use table_store::{TableEntry, TableState, TableStore};
 
 /// Locks; what is guarded here stays whole when a holder panics.

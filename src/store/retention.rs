@@ -3,7 +3,7 @@
 //! ```text
 //! every object of the incarnation, by kind
 //!   log entry, run record, foreign ────────────────────────────────────────────► kept for ever
-//!   named by a retained version, or by a finished draft that is young enough ──► kept
+//!   named by a retained version, by a load that is under way, or by a finished draft that is young enough ──► kept
 //!   written after the newest version, or by a sealed run that may still publish ► kept: its run's base is the newest
 //!   of a draft at work ─────────────────────────────────────────────────────────► kept
 //!   else ───────────────────────────────────────────────────────────────────────► garbage
@@ -205,8 +205,18 @@ impl<'a> Survey<'a> {
     async fn garbage(&mut self, floor: u64, fenced: bool) -> Result<Vec<(String, u64)>> {
         self.fenced = fenced;
         self.referenced.clear();
+        self.mark_load().await?;
         self.mark_versions(floor).await?;
         self.judge().await
+    }
+
+    /// Marks the files of a synced table's load that is not complete yet: the next run goes on with them.
+    async fn mark_load(&mut self) -> Result<()> {
+        let published = self.newest.as_ref().and_then(|newest| newest.manifest.sync.as_ref()).map_or(0, |sync| sync.generation);
+        let load = self.inc.newest_load().await?.filter(|load| load.generation > published);
+        let files = load.map(|load| load.files).unwrap_or_default();
+        self.referenced.extend(files.iter().flat_map(|file| file.objects()).map(|object| object.path.clone()));
+        Ok(())
     }
 
     /// Marks what the retained versions name. The newest version's files are in every version that can follow now.

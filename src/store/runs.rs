@@ -23,6 +23,7 @@ use super::incarnation::Incarnation;
 use super::log::Log;
 use super::manifest::{DataFile, ObjectRef, SourceState};
 use crate::error::{Error, Result};
+use crate::spec::sync::{SyncReport, SyncState, SyncTrigger};
 use crate::spec::{RunId, RunMode, RunReason, RunSummary};
 
 /// What was asked for under a run id.
@@ -36,6 +37,9 @@ pub struct RunRequest {
     pub full: bool,
     /// Microseconds since 1970.
     pub requested_at: i64,
+    /// Who asked, where a synced table is synced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<SyncTrigger>,
 }
 
 /// What a run pinned before its handler started. Attempts of the run go on from it and never read the source again.
@@ -79,6 +83,18 @@ pub struct Seal {
     pub spilled_bytes: u64,
     /// The pinned rows.
     pub capture: Capture,
+    /// What a run of a synced table came to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync: Option<Box<SealedSync>>,
+}
+
+/// What a run of a synced table came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealedSync {
+    /// Where the table stands once the run is published.
+    pub state: SyncState,
+    /// What the run reports.
+    pub report: SyncReport,
 }
 
 /// The rows that a run pinned.

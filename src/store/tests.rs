@@ -76,6 +76,7 @@ fn manifest(inc: &Incarnation, version: u64, parts: Vec<ObjectRef>) -> Manifest 
         delta: VersionDelta::default(),
         floor: 0,
         summary: summary("r", RunMode::Published, RunState::Published),
+        sync: None,
     }
 }
 
@@ -98,7 +99,7 @@ pub(super) async fn publish(inc: &Incarnation, version: u64) -> Slot {
 }
 
 pub(super) async fn request(inc: &Incarnation, id: &RunId, mode: RunMode) {
-    let request = RunRequest { run: id.clone(), mode, full: false, requested_at: 1 };
+    let request = RunRequest { run: id.clone(), mode, full: false, requested_at: 1, trigger: None };
     inc.run(id).write_request(&request).await.unwrap();
 }
 
@@ -123,6 +124,7 @@ pub(super) fn seal(id: &RunId, attempt: &str, base: Option<u64>, changes: Vec<Ob
         peak_memory_bytes: 0,
         spilled_bytes: 0,
         capture: Capture::Input { changes, dead: vec![] },
+        sync: None,
     }
 }
 

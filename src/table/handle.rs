@@ -18,7 +18,8 @@ use super::pin::{RecentPins, StatementPin};
 use super::snapshot;
 use crate::env::{Env, Location};
 use crate::error::{Error, ErrorCode, Result};
-use crate::spec::{Revision, RunId, VersionNumber};
+use crate::spec::sync::SyncPhase;
+use crate::spec::{HandlerSpec, Revision, RunId, VersionNumber};
 use crate::store::{Incarnation, Manifest, Slot, TableStore};
 
 /// A table. Shared: cheap to clone as `Arc`.
@@ -37,6 +38,7 @@ struct Cached {
     schema: SchemaRef,
     key: Vec<String>,
     verify: bool,
+    is_synced: bool,
     newest: Option<(String, Arc<Snapshot>)>, // with the hash of its manifest
 }
 
@@ -65,7 +67,7 @@ impl TableHandle {
     /// What reading the definition and the newest version's slot may fail with. A version whose description is damaged is
     /// no error here but for all who read it.
     pub async fn from_incarnation(incarnation: Incarnation, name: TableReference) -> Result<Arc<Self>> {
-        let cached = Cached { schema: Arc::new(Schema::empty()), key: vec![], verify: false, newest: None };
+        let cached = Cached { schema: Arc::new(Schema::empty()), key: vec![], verify: false, is_synced: false, newest: None };
         let shown = shown_name(&name);
         let handle = Self { name, shown, incarnation, cached: RwLock::new(cached), recent: Mutex::default() };
         match handle.refresh().await {
@@ -121,6 +123,19 @@ impl TableHandle {
         self.cached().key
     }
 
+    /// Whether its rows are brought in from a source as they are.
+    pub fn is_synced(&self) -> bool {
+        self.cached().is_synced
+    }
+
+    /// The statement that publishes its first version.
+    pub fn first_remedy(&self) -> String {
+        match self.is_synced() {
+            true => format!("CALL sync.reload({})", self.sql_literal()),
+            false => format!("REFRESH {}", self.sql_name()),
+        }
+    }
+
     /// Whether both handles mean the same incarnation of the same table.
     pub fn is_same_table(&self, other: &Self) -> bool {
         self.identity() == other.identity()
@@ -151,6 +166,8 @@ impl TableHandle {
                 cached.newest = None;
             }
             cached.verify = verify;
+            let newest = log.active().or_else(|| log.newest());
+            cached.is_synced = newest.is_some_and(|revision| revision.definition.handler == HandlerSpec::Synced);
         });
         if self.newest().await?.is_none() {
             self.follow_revision(log.active().or_else(|| log.newest()));
@@ -202,6 +219,9 @@ impl TableHandle {
         {
             return Ok(Some(Arc::clone(snapshot)));
         }
+        if self.is_emptied(&slot).await? {
+            return Ok(None);
+        }
         let log = self.incarnation.definitions().await?;
         let verify = log.options.operational(self.name())?.verify_always;
         let snapshot = Arc::new(snapshot::load(&self.incarnation, &slot, verify).await?);
@@ -215,6 +235,20 @@ impl TableHandle {
             }
         });
         Ok(Some(snapshot))
+    }
+
+    /// Whether the data of a synced table was deleted on request: then it is read as if it had never been published.
+    async fn is_emptied(&self, slot: &Slot) -> Result<bool> {
+        let manifest = self.incarnation.manifest(slot).await?;
+        let is_empty = manifest.sync.as_ref().is_some_and(|sync| sync.phase == SyncPhase::Empty);
+        if is_empty {
+            self.update(|cached| {
+                cached.newest = None;
+                cached.schema = Arc::clone(&manifest.output_schema);
+                cached.key.clone_from(&manifest.key);
+            });
+        }
+        Ok(is_empty)
     }
 
     /// No version: never published, or purged by somebody else.
@@ -264,8 +298,12 @@ impl TableHandle {
 
     /// The error for reading a table that has no version yet.
     pub fn not_published(&self) -> Error {
-        let (table, name) = (self.name(), self.sql_name());
-        Error::new(ErrorCode::NotPublished, format!("table {table:?}: it has no published version yet. Remedy: run REFRESH {name}"))
+        let (table, remedy) = (self.name(), self.first_remedy());
+        if self.is_synced() {
+            let what = "it was never loaded, or its data was deleted";
+            return Error::new(ErrorCode::SourceNotReady, format!("table {table:?}: {what}. Remedy: run {remedy}"));
+        }
+        Error::new(ErrorCode::NotPublished, format!("table {table:?}: it has no published version yet. Remedy: run {remedy}"))
     }
 
     /// The newest version that was committed at or before `micros` (microseconds since 1970).

@@ -202,14 +202,15 @@ impl<K: KeyStore> Baseline<K> {
         PositionTable::build(self.len(), |position| K::hash(self.keys.get(position), self.hashing))
     }
 
-    /// The rows that `seen` does not have, and those that `changed` has, as rows of their files; and how many are not seen.
-    pub(crate) fn dead(&self, seen: &Bitmap, changed: &Bitmap) -> (u64, BTreeMap<u32, RoaringTreemap>) {
+    /// The rows that `seen` does not have, unless those stay, and those that `changed` has, as rows of their files; and how
+    /// many go because they are not seen.
+    pub(crate) fn dead(&self, seen: &Bitmap, changed: &Bitmap, keeps_missing: bool) -> (u64, BTreeMap<u32, RoaringTreemap>) {
         let (mut deleted, mut dead) = (0, BTreeMap::<u32, RoaringTreemap>::new());
         let ends = self.runs.iter().skip(1).map(|run| run.start).chain([self.len()]);
         for (run, end) in self.runs.iter().zip(ends) {
             let mut open: Option<usize> = None;
             for position in run.start..=end {
-                let is_seen = position < end && seen.get(position);
+                let is_seen = position < end && (keeps_missing || seen.get(position));
                 let is_dead = position < end && (!is_seen || changed.get(position));
                 deleted += u64::from(position < end && !is_seen);
                 match (open, is_dead) {

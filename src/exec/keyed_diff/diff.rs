@@ -86,8 +86,9 @@ impl Probe {
 pub(crate) trait Differ: Send + Sync {
     /// One verdict per row.
     fn classify(&self, probe: &mut Probe, keys: &KeyBatch, rows: &SourceValues<'_>, verdicts: &mut Vec<Verdict>) -> Result<()>;
-    /// Deleted rows, and the dead rows (replaced or deleted) of each file. Meaningful when every partition has ended.
-    fn dead(&self) -> (u64, BTreeMap<u32, RoaringTreemap>);
+    /// Deleted rows (none when `keeps_missing`), and the dead rows (replaced or deleted) of each file. Meaningful when every
+    /// partition has ended.
+    fn dead(&self, keeps_missing: bool) -> (u64, BTreeMap<u32, RoaringTreemap>);
     /// Hands out the new keys in order that are equal to others, each as often as it is there too often: those in the
     /// set, and among themselves unless they are yet to be compared `elsewhere`. For when every partition has ended.
     fn late_duplicates(&self, elsewhere: bool, each: &mut dyn FnMut(ArrayRef)) -> Result<()>;
@@ -328,8 +329,8 @@ impl<K: KeyStore> Differ for Diff<K> {
         Ok(())
     }
 
-    fn dead(&self) -> (u64, BTreeMap<u32, RoaringTreemap>) {
-        self.baseline.dead(&self.seen, &self.changed)
+    fn dead(&self, keeps_missing: bool) -> (u64, BTreeMap<u32, RoaringTreemap>) {
+        self.baseline.dead(&self.seen, &self.changed, keeps_missing)
     }
 
     fn late_duplicates(&self, elsewhere: bool, each: &mut dyn FnMut(ArrayRef)) -> Result<()> {

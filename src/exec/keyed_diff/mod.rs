@@ -81,6 +81,9 @@ pub struct DiffSpec {
     pub hash: KeyHash,
     /// The source's Int32 column with the ordinal of each row's file, if it has one.
     pub source_ordinals: Option<String>,
+    /// Whether baseline rows that the source does not have stay: the source is a part of the whole (rows above a cursor's
+    /// mark), so that a key it lacks means nothing.
+    pub keeps_missing: bool,
 }
 
 /// The plan node.

@@ -187,7 +187,7 @@ impl Settle {
     }
 
     fn take_dead(&mut self, differ: &dyn Differ) {
-        let (deleted, dead) = differ.dead();
+        let (deleted, dead) = differ.dead(self.shared.spec.keeps_missing);
         self.deleted += deleted;
         for (file, rows) in dead {
             *self.dead.entry(file).or_default() |= rows;

@@ -45,7 +45,15 @@ pub(super) fn spec(source: &RecordBatch, key: &[&str], hash: KeyHash) -> DiffSpe
     let names: Vec<&String> = source.schema_ref().fields().iter().map(|f| f.name()).collect();
     let tracked: Vec<Field> = names.iter().filter(|n| !key.contains(&n.as_str())).map(|n| field(n)).collect();
     let fingerprinter = Arc::new(Fingerprinter::try_new(FingerprintKind::Xxh3, &[5; 32], &tracked).unwrap());
-    DiffSpec { table: "t".into(), key: key.iter().map(|k| field(k)).collect(), tracked, fingerprinter, hash, source_ordinals: None }
+    DiffSpec {
+        table: "t".into(),
+        key: key.iter().map(|k| field(k)).collect(),
+        tracked,
+        fingerprinter,
+        hash,
+        source_ordinals: None,
+        keeps_missing: false,
+    }
 }
 
 /// What an index would hold after this source was published: every row in file `row % 2`, in source order.

@@ -137,6 +137,7 @@ impl Fixture {
             delta: VersionDelta::default(),
             floor: 0,
             summary: RunSummary::new(run.as_str(), RunMode::Published, RunState::Published),
+            sync: None,
         };
         match self.incarnation.commit(&manifest, &run, "a").await.unwrap() {
             CommitOutcome::Committed(slot) => slot.version,

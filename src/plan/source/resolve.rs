@@ -9,7 +9,7 @@ use datafusion::common::{Column, TableReference};
 use datafusion::datasource::provider_as_source;
 use datafusion::error::DataFusionError;
 use datafusion::execution::context::SessionState;
-use datafusion::logical_expr::{Expr, LogicalPlanBuilder};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use super::batches::bounded;
@@ -132,23 +132,35 @@ impl ResolvedSource {
     /// when the source cannot be planned.
     pub async fn plan(&self, columns: &[String]) -> Result<Arc<dyn ExecutionPlan>> {
         let projection = columns.iter().map(|name| self.position(name)).collect::<Result<Vec<_>>>()?;
-        let failed = |e: DataFusionError| {
-            let context = format!("table \"{}\": the source cannot be read. Remedy: check the source's files and definition", self.table);
-            Error::from_datafusion(e, ErrorCode::CaptureFailed, context)
-        };
         let relation = TableReference::bare("source");
         // Columns by structure, never by parsing names: they may have capitals, spaces, dots and quotes.
         let exprs: Vec<Expr> = columns.iter().map(|name| Expr::Column(Column::new(Some(relation.clone()), name))).collect();
         let plan = LogicalPlanBuilder::scan(relation, provider_as_source(Arc::clone(&self.provider)), Some(projection))
             .and_then(|scan| scan.project(exprs))
             .and_then(|plan| plan.build())
-            .map_err(failed)?;
-        match self.state.create_physical_plan(&plan).await {
+            .map_err(|e| self.unreadable(e))?;
+        self.physical(&plan).await
+    }
+
+    /// The physical plan of a query over the source's provider.
+    ///
+    /// # Errors
+    /// `SOURCE_UNBOUNDED` for a source without an end; `CAPTURE_FAILED` when it cannot be planned.
+    pub async fn physical(&self, plan: &LogicalPlan) -> Result<Arc<dyn ExecutionPlan>> {
+        match self.state.create_physical_plan(plan).await {
             Ok(plan) if is_unbounded(&plan) => Err(self.unbounded()),
             // An aggregate or a sort over a stream is refused before there is a plan to look at.
             Err(e) if e.find_root().strip_backtrace().contains("pipeline breaking") => Err(self.unbounded()),
-            planned => Ok(bounded(&self.state, share_row_groups(&self.state, planned.map_err(failed)?).await)),
+            planned => {
+                let planned = planned.map_err(|e| self.unreadable(e))?;
+                Ok(bounded(&self.state, share_row_groups(&self.state, planned).await))
+            }
         }
+    }
+
+    fn unreadable(&self, error: DataFusionError) -> Error {
+        let context = format!("table \"{}\": the source cannot be read. Remedy: check the source's files and definition", self.table);
+        Error::from_datafusion(error, ErrorCode::CaptureFailed, context)
     }
 
     /// A plan of the source's rows that was made elsewhere, with batches of limited bytes.

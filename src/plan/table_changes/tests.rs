@@ -93,6 +93,7 @@ impl Table {
             rows: live.len() as u64,
             floor: 0,
             delta: VersionDelta::default(),
+            sync: None,
             summary: RunSummary {
                 rows_updated: counts.map(|(updated, _)| updated),
                 rows_deleted: counts.map(|(_, deleted)| deleted),

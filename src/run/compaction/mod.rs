@@ -67,6 +67,8 @@ pub(super) async fn after_run(run: &Attempt) {
         attempt.runs = run.incarnation.run(&attempt.run);
         attempt.id = run.host.env.ids.id()?;
         attempt.base = Some(base);
+        // The run may have saved the revision that it published.
+        attempt.definitions = Arc::new(run.incarnation.definitions().await?);
         rewrite(&attempt, choose::due).await
     };
     if let Err(error) = Box::pin(result).await {
@@ -99,7 +101,8 @@ async fn rewrite(attempt: &Attempt, choose: Choose) -> Result<Option<RunSummary>
     summary.handler_rows = Some(0);
     summary.bytes_written = Some(written.iter().map(|file| file.data.bytes + file.index.bytes).sum());
     let source = attempt.incarnation.source_state(&base.manifest).await?;
-    let new = NewVersion { kind: VersionKind::Compaction, revision, files, source, base: Some(base), floor: 0 };
+    let sync = base.manifest.sync.clone();
+    let new = NewVersion { kind: VersionKind::Compaction, revision, files, source, base: Some(base), floor: 0, sync };
     commit_version(attempt, new, summary, started).await.map(Some)
 }
 
@@ -115,7 +118,7 @@ async fn write_live_rows(attempt: &Attempt, base: &Base, chosen: &[DataFile]) ->
     };
     let pairs = Arc::new(pairs);
     let rows = || CompactExec::new(attempt.incarnation.clone(), chosen.to_vec(), Arc::clone(&manifest.output_schema));
-    if are_in_key_order(&attempt.incarnation, chosen, &key_schema(&pairs)?).await? {
+    if !manifest.key.is_empty() && are_in_key_order(&attempt.incarnation, chosen, &key_schema(&pairs)?).await? {
         match write_rows(attempt, in_key_order(rows(), &manifest.key)?, &pairs).await {
             // Reading all files at once takes more memory than one after the other.
             Err(error) if error.code() == ErrorCode::ResourcesExhausted => {}

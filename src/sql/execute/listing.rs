@@ -2,44 +2,18 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, Int64Array, RecordBatch, StringArray, UInt64Array};
-use arrow::datatypes::TimestampMicrosecondType;
-use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow::array::RecordBatch;
 use datafusion::common::TableReference;
 use datafusion::execution::SessionState;
 
+use super::cells::Kind::{self, Flag, Number, Text, Time};
+use super::cells::{Rows, schema};
 use super::verb::{Action, Outcome};
 use crate::error::{Error, ErrorCode, Result};
 use crate::run::run_summaries;
 use crate::spec::{HandlerSpec, RunSummary};
 use crate::sql::resolve::{all_tables, incremental_table};
 use crate::table::TableHandle;
-
-/// A column under construction.
-enum Cells {
-    Text(Vec<Option<String>>),
-    Number(Vec<Option<u64>>),
-    Time(Vec<Option<i64>>),
-    Flag(Vec<Option<bool>>),
-}
-
-/// The rows of one listing, column by column.
-struct Rows {
-    names: &'static [(&'static str, Kind)],
-    columns: Vec<Cells>,
-    /// The column of the next cell.
-    at: usize,
-}
-
-#[derive(Clone, Copy)]
-enum Kind {
-    Text,
-    Number,
-    Time,
-    Flag,
-}
-
-use Kind::{Flag, Number, Text, Time};
 
 const TABLES: &[(&str, Kind)] = &[
     ("table_name", Text),
@@ -126,7 +100,9 @@ async fn chosen(state: &SessionState, table: Option<TableReference>) -> Result<T
         let handle = incremental_table(state, &name).await?;
         return Ok(vec![(handle.name().to_string(), handle)]);
     }
-    Ok(all_tables(state).await?.into_iter().map(|(_, handle)| (handle.name().to_string(), handle)).collect())
+    // Synced tables have listings of their own; by name they are listed here too.
+    let all = all_tables(state).await?.into_iter().filter(|(_, handle)| !handle.is_synced());
+    Ok(all.map(|(_, handle)| (handle.name().to_string(), handle)).collect())
 }
 
 async fn runs(tables: &Tables) -> Result<Vec<RecordBatch>> {
@@ -147,6 +123,7 @@ fn handler_text(handler: &HandlerSpec) -> String {
     match handler {
         HandlerSpec::Sql { text } => text.clone(),
         HandlerSpec::Registered { name, version } => format!("{name} (version {version})"),
+        HandlerSpec::Synced => String::new(),
     }
 }
 
@@ -228,75 +205,4 @@ async fn file_rows(rows: &mut Rows, table: &TableHandle) -> Result<()> {
         rows.next();
     }
     Ok(())
-}
-
-fn schema(names: &[(&str, Kind)]) -> SchemaRef {
-    let field = |(name, kind): &(&str, Kind)| {
-        let data_type = match kind {
-            Text => DataType::Utf8,
-            Number => DataType::UInt64,
-            Time => DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
-            Flag => DataType::Boolean,
-        };
-        Field::new(*name, data_type, true)
-    };
-    Arc::new(Schema::new(names.iter().map(field).collect::<Vec<_>>()))
-}
-
-impl Rows {
-    fn new(names: &'static [(&'static str, Kind)]) -> Self {
-        let column = |(_, kind): &(&str, Kind)| match kind {
-            Text => Cells::Text(vec![]),
-            Number => Cells::Number(vec![]),
-            Time => Cells::Time(vec![]),
-            Flag => Cells::Flag(vec![]),
-        };
-        Self { names, columns: names.iter().map(column).collect(), at: 0 }
-    }
-
-    fn text(&mut self, value: Option<String>) {
-        if let Some(Cells::Text(cells)) = self.columns.get_mut(self.at) {
-            cells.push(value);
-        }
-        self.at += 1;
-    }
-
-    fn number(&mut self, value: Option<u64>) {
-        if let Some(Cells::Number(cells)) = self.columns.get_mut(self.at) {
-            cells.push(value);
-        }
-        self.at += 1;
-    }
-
-    fn time(&mut self, value: Option<i64>) {
-        if let Some(Cells::Time(cells)) = self.columns.get_mut(self.at) {
-            cells.push(value);
-        }
-        self.at += 1;
-    }
-
-    fn flag(&mut self, value: Option<bool>) {
-        if let Some(Cells::Flag(cells)) = self.columns.get_mut(self.at) {
-            cells.push(value);
-        }
-        self.at += 1;
-    }
-
-    /// The next cell is the first of a new row.
-    fn next(&mut self) {
-        self.at = 0;
-    }
-
-    fn finish(self) -> Result<Vec<RecordBatch>> {
-        let array = |cells: Cells| -> ArrayRef {
-            match cells {
-                Cells::Text(cells) => Arc::new(StringArray::from(cells)),
-                Cells::Number(cells) => Arc::new(UInt64Array::from(cells)),
-                Cells::Time(cells) => Arc::new(Int64Array::from(cells).reinterpret_cast::<TimestampMicrosecondType>().with_timezone("UTC")),
-                Cells::Flag(cells) => Arc::new(BooleanArray::from(cells)),
-            }
-        };
-        let batch = RecordBatch::try_new(schema(self.names), self.columns.into_iter().map(array).collect());
-        Ok(vec![batch.map_err(|e| Error::from_datafusion(e.into(), ErrorCode::Internal, "the rows of a listing"))?])
-    }
 }

@@ -18,9 +18,11 @@ use crate::spec::{Options, RunMode, RunSummary};
 use crate::sql::extension::Extension;
 use crate::sql::resolve::{Found, all_tables, check_schema, find, incremental_table};
 use crate::sql::root::follow_root;
+use crate::sql::sync::{self, Synced};
 use crate::sql::{
     AlterIncremental, Call, CreateIncremental, HandlerText, IncrementalChange, ParsedStatement, Refresh, RefreshTarget, Statement,
 };
+use crate::sync::ops;
 use crate::table::{IncrementalTable, TableHandle};
 
 /// The rows of a statement.
@@ -35,11 +37,11 @@ pub struct StatementResult {
 }
 
 impl StatementResult {
-    fn rows(schema: SchemaRef, batches: Vec<RecordBatch>) -> Self {
+    pub(in crate::sql) fn rows(schema: SchemaRef, batches: Vec<RecordBatch>) -> Self {
         Self { schema, batches, failed: false }
     }
 
-    fn nothing() -> Self {
+    pub(in crate::sql) fn nothing() -> Self {
         Self::rows(Arc::new(Schema::empty()), vec![])
     }
 }
@@ -60,6 +62,7 @@ pub async fn execute(ctx: &SessionContext, parsed: ParsedStatement) -> Result<St
         Statement::Refresh(refresh) => self::refresh(&state, refresh).await,
         Statement::ExplainRefresh { name } => explain(&state, &name).await,
         Statement::ShowCreate { name, other } => show_create(ctx, &state, &name, *other).await,
+        Statement::Sync(statement) => sync::execute(ctx, &state, statement).await,
         Statement::Call(call) => self::call(ctx, &state, call).await,
         Statement::Other(statement) => other(ctx, *statement).await,
     }
@@ -164,7 +167,10 @@ async fn refresh(state: &SessionState, refresh: Refresh) -> Result<StatementResu
     let host = extension.host(state);
     let mut tables: Vec<Arc<TableHandle>> = vec![];
     match &refresh.target {
-        RefreshTarget::All => tables.extend(all_tables(state).await?.into_iter().map(|(_, handle)| handle)),
+        RefreshTarget::All => {
+            let all = all_tables(state).await?.into_iter().map(|(_, handle)| handle);
+            tables.extend(all.filter(|handle| !handle.is_synced()));
+        }
         RefreshTarget::Tables(names) => {
             for name in names {
                 tables.push(incremental_table(state, name).await?);
@@ -181,10 +187,15 @@ async fn refresh(state: &SessionState, refresh: Refresh) -> Result<StatementResu
         return summary(&rows, false);
     }
     extension.check_may_act(state, "REFRESH")?;
+    let synced = if refresh.with_sync { sync::sync_first(state, &tables).await? } else { Synced::default() };
+    if let (RefreshTarget::Tables(_), [_], Some(error)) = (&refresh.target, tables.as_slice(), synced.first_error()) {
+        return Err(error);
+    }
     if let (RefreshTarget::Tables(_), [table]) = (&refresh.target, tables.as_slice()) {
         return summary(&[run::refresh(&host, table, request).await.into_result()?], false);
     }
-    let results = run::refresh_in_order(&host, &tables, &request).await?;
+    let results = run::refresh_in_order(&host, &tables, &request, &synced.blocked).await?;
+    let results: Vec<RunResult> = synced.results.into_iter().chain(results).collect();
     let failed = results.iter().any(|result| result.error.is_some());
     let rows: Vec<RunSummary> = results.into_iter().map(|RunResult { summary, .. }| summary).collect();
     summary(&rows, failed)
@@ -218,7 +229,10 @@ async fn show_create(
 ) -> Result<StatementResult> {
     match find(state, name).await? {
         Found::Incremental(table) => {
-            let text = define::show_create(&table).await?;
+            let text = match table.is_synced() {
+                true => ops::show_create(&table).await?,
+                false => define::show_create(&table).await?,
+            };
             let catalog = &state.config_options().catalog;
             let full = name.clone().resolve(&catalog.default_catalog, &catalog.default_schema);
             let names = [full.catalog, full.schema, full.table].map(|part| vec![part.to_string()]);

@@ -22,8 +22,9 @@ use crate::run::{self, Host, RefreshRequest, VacuumRequest};
 use crate::spec::{RunId, RunMode, RunSummary};
 use crate::sql::extension::Extension;
 use crate::sql::resolve::{all_tables, incremental_table};
+use crate::sql::sync;
 use crate::sql::trial::TrialTable;
-use crate::sql::verbs::{BoundArguments, VerbSpec};
+use crate::sql::verbs::{BoundArguments, Family, VerbSpec};
 use crate::table::{IncrementalTable, TableHandle};
 
 /// What a verb turns out to be.
@@ -51,7 +52,7 @@ impl fmt::Debug for Action {
 }
 
 impl Action {
-    pub(super) fn outcome<F, Fut>(schema: SchemaRef, work: F) -> Outcome
+    pub(in crate::sql) fn outcome<F, Fut>(schema: SchemaRef, work: F) -> Outcome
     where
         F: Fn(SessionState) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Vec<RecordBatch>>> + Send + 'static,
@@ -73,6 +74,9 @@ impl Action {
 /// # Errors
 /// `TABLE_NOT_FOUND`, `STATEMENT_INVALID`, and for tables as of a version their own errors.
 pub async fn prepare_verb(state: &SessionState, verb: &'static VerbSpec, args: BoundArguments) -> Result<Outcome> {
+    if verb.family == Family::Sync {
+        return sync::prepare(state, verb, args).await;
+    }
     let table = match args.table()? {
         Some(name) => Some(incremental_table(state, &name).await?),
         None => None,
@@ -232,7 +236,7 @@ fn refresh_request(args: &BoundArguments) -> Result<RefreshRequest> {
 }
 
 /// Drops the table and takes it out of the session.
-pub(super) async fn drop_and_deregister(state: &SessionState, host: &Host, table: &Arc<TableHandle>, purge: bool) -> Result<u64> {
+pub(in crate::sql) async fn drop_and_deregister(state: &SessionState, host: &Host, table: &Arc<TableHandle>, purge: bool) -> Result<u64> {
     let all = all_tables(state).await?;
     let others: Vec<Arc<TableHandle>> = all.iter().map(|(_, handle)| Arc::clone(handle)).collect();
     let freed = define::drop_table(host, table, &others, purge).await?;

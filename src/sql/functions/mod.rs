@@ -31,7 +31,7 @@ pub use action::ActionProvider;
 
 use super::execute::{self, Outcome};
 use super::extension::Extension;
-use super::verbs::{VERBS, VerbSpec, bind_arguments};
+use super::verbs::{Family, VerbSpec, bind_arguments};
 
 /// The table function of one verb.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct VerbFunction(pub &'static VerbSpec);
 impl VerbFunction {
     /// The functions of all verbs under the names that SQL may use: DataFusion does not fold their case.
     pub fn all() -> impl Iterator<Item = (String, Arc<dyn TableFunctionImpl>)> {
-        VERBS.iter().flat_map(|verb| {
+        Family::ALL.into_iter().flat_map(Family::verbs).flat_map(|verb| {
             let name = verb.function();
             let function: Arc<dyn TableFunctionImpl> = Arc::new(VerbFunction(verb));
             [(name.to_ascii_uppercase(), Arc::clone(&function)), (name, function)]

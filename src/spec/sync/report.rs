@@ -1,0 +1,56 @@
+//! What a run of a synced table reports beside the counts of every run.
+
+use serde::{Deserialize, Serialize};
+
+use super::config::{SyncType, words};
+
+words! {
+    /// What a run was for.
+    SyncKind {
+        /// The first rows of a table, or the first after its data was deleted.
+        Load = "load",
+        /// Goes on from the cursor's mark, or replaces what a full refresh finds changed.
+        Continue = "continue",
+        /// Reads everything once more and merges it, since the mark says nothing any more.
+        Reseed = "reseed",
+        /// Makes a new generation beside the old one and swaps it in.
+        Rebuild = "rebuild",
+        /// Compares keys and removes what the source deleted.
+        Reconcile = "reconcile",
+        /// Removes all rows, on request.
+        Delete = "delete",
+    }
+}
+
+words! {
+    /// Who started a run.
+    SyncTrigger {
+        /// A statement or a call.
+        Manual = "manual",
+        /// The schedule.
+        Schedule = "schedule",
+    }
+}
+
+/// What a run of a synced table did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyncReport {
+    /// What it was for.
+    pub kind: SyncKind,
+    /// How it synced.
+    pub sync_type: Option<SyncType>,
+    /// Who started it.
+    pub trigger: SyncTrigger,
+    /// The configuration that it had.
+    pub config: u64,
+    /// The generation that it made or went on with.
+    pub generation: u64,
+    /// Rows that came from the source.
+    pub rows_read: u64,
+    /// Rows whose cursor is null: read, or left out.
+    pub null_cursor_rows: Option<u64>,
+    /// The mark before, as text.
+    pub mark_before: Option<String>,
+    /// The mark after, as text.
+    pub mark_after: Option<String>,
+}

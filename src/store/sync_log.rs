@@ -1,0 +1,154 @@
+//! The log of a synced table: configurations saved, rebuilds asked for, runs that were due and skipped.
+//!
+//! ```text
+//! sync/1  save configuration 1          ┐
+//! sync/2  save configuration 2          ├ fold ─► SyncLog { configs, rebuilds, skipped }
+//! sync/3  ask for a rebuild             │           └ append entry 5, or REVISION_CONFLICT
+//! sync/4  skip a run that was due       ┘
+//! ```
+//!
+//! How far a table got is not here: it is in the manifest of its newest version, with the rows. Memory: every saved
+//! configuration. Never changes an entry.
+
+use serde::{Deserialize, Serialize};
+
+use super::incarnation::Incarnation;
+use super::lock;
+use crate::error::{Error, ErrorCode, Result};
+use crate::spec::sync::SyncConfig;
+
+/// Skipped runs that are remembered.
+const SKIPS: usize = 100;
+
+/// One entry of the log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SyncEntry {
+    /// Saves the next configuration.
+    Save {
+        /// All of it.
+        config: Box<SyncConfig>,
+        /// Microseconds since 1970.
+        at: i64,
+    },
+    /// Asks that the next run makes a new generation.
+    Rebuild {
+        /// Microseconds since 1970.
+        at: i64,
+    },
+    /// Notes that a run was due while another one was at work.
+    Skip(SkippedRun),
+}
+
+/// A run that was due and did not start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedRun {
+    /// When it was due, microseconds since 1970.
+    pub due_at: i64,
+    /// When that was noted.
+    pub at: i64,
+    /// The run that was at work.
+    pub active_run: String,
+}
+
+/// A saved configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedConfig {
+    /// 1, 2, 3, …
+    pub number: u64,
+    /// Microseconds since 1970.
+    pub saved_at: i64,
+    /// What was saved.
+    pub config: SyncConfig,
+}
+
+/// What the log says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SyncLog {
+    /// Entries read; the next one has this number plus one.
+    pub entries: u64,
+    /// Every saved configuration, by number.
+    pub configs: Vec<SavedConfig>,
+    /// How many rebuilds were asked for.
+    pub rebuilds: u64,
+    /// The newest skipped runs, oldest first.
+    pub skipped: Vec<SkippedRun>,
+}
+
+impl SyncLog {
+    /// The newest configuration.
+    pub fn newest(&self) -> Option<&SavedConfig> {
+        self.configs.last()
+    }
+
+    /// The configuration of this number.
+    pub fn config(&self, number: u64) -> Option<&SavedConfig> {
+        self.configs.iter().find(|saved| saved.number == number)
+    }
+
+    fn with(mut self, entry: SyncEntry) -> Self {
+        match entry {
+            SyncEntry::Save { config, at } => {
+                let number = self.configs.len() as u64 + 1;
+                self.configs.push(SavedConfig { number, saved_at: at, config: *config });
+            }
+            SyncEntry::Rebuild { .. } => self.rebuilds += 1,
+            SyncEntry::Skip(skipped) => {
+                if self.skipped.len() >= SKIPS {
+                    self.skipped.remove(0);
+                }
+                self.skipped.push(skipped);
+            }
+        }
+        self.entries += 1;
+        self
+    }
+}
+
+impl Incarnation {
+    /// The log of a synced table; empty for a table that is none. One look-up when nothing changed.
+    ///
+    /// # Errors
+    /// `STORE_FAILED`, `CORRUPT`, and `HISTORY_MISSING` when an entry is lost.
+    pub async fn sync_log(&self) -> Result<SyncLog> {
+        let mut log = lock(&self.core.sync_log).clone();
+        let newest = self.core.syncs.newest().await?;
+        let before = log.entries;
+        while log.entries < newest {
+            let (entry, _) = self.core.syncs.entry::<SyncEntry>(log.entries + 1).await?;
+            log = log.with(entry);
+        }
+        if log.entries > before {
+            self.keep_sync_log(&log);
+        }
+        Ok(log)
+    }
+
+    fn keep_sync_log(&self, log: &SyncLog) {
+        let mut kept = lock(&self.core.sync_log);
+        if kept.entries < log.entries {
+            kept.clone_from(log);
+        }
+    }
+
+    /// Appends `entry`, if `after` is still all that the log holds. Returns the log with it.
+    ///
+    /// # Errors
+    /// `REVISION_CONFLICT` when somebody changed the table's configuration since `after` was read.
+    pub async fn append_sync(&self, after: &SyncLog, entry: SyncEntry) -> Result<SyncLog> {
+        self.store().probe().await?;
+        let log = after.clone().with(entry.clone());
+        let writer = self.objects().env.ids.id()?;
+        if self.core.syncs.append_known(log.entries, &writer, &entry).await?.is_some() {
+            return Err(Error::new(
+                ErrorCode::RevisionConflict,
+                format!(
+                    "table {name:?}: somebody changed its configuration meanwhile. Remedy: look at sync_schema('{name}'), then repeat the statement",
+                    name = self.name()
+                ),
+            ));
+        }
+        self.keep_sync_log(&log);
+        Ok(log)
+    }
+}

@@ -1,0 +1,152 @@
+//! Running, cancelling, starting over, deleting.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::run::{self, RefreshRequest, RunResult, VacuumRequest, run_outside};
+use crate::spec::RunId;
+use crate::spec::sync::SyncTrigger;
+use crate::store::SyncEntry;
+use crate::sync::SyncContext;
+use crate::sync::run::{Ask, SyncWork};
+use crate::sync::status::active_run;
+use crate::table::TableHandle;
+
+/// How long a resync waits for a run that it cancelled.
+const PATIENCE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(200);
+
+/// One run as it is asked for.
+#[derive(Debug, Clone)]
+pub struct SyncRequest {
+    /// The run's id; `None` mints one. The same id again gives the same answer.
+    pub run: Option<RunId>,
+    /// Publish although the delete guard would hold the run.
+    pub allow_deletes: bool,
+    /// Who asks.
+    pub trigger: SyncTrigger,
+}
+
+impl Default for SyncRequest {
+    fn default() -> Self {
+        Self { run: None, allow_deletes: false, trigger: SyncTrigger::Manual }
+    }
+}
+
+async fn go(context: &SyncContext, table: &Arc<TableHandle>, ask: Ask, request: SyncRequest) -> (RunResult, bool) {
+    let work = Arc::new(SyncWork::new(context.clone(), ask, request.trigger));
+    let refresh = RefreshRequest { run: request.run, allow_deletes: request.allow_deletes, ..RefreshRequest::default() };
+    let result = run_outside(&context.host, table, refresh, Arc::clone(&work) as _).await;
+    (result, work.is_resumed())
+}
+
+/// Syncs the table now, as it is configured, and waits for the end. A load that an earlier run began is completed, and what
+/// changed in the source since then follows in a run of its own, whose row this is.
+pub async fn reload(context: &SyncContext, table: &Arc<TableHandle>, request: SyncRequest) -> RunResult {
+    let trigger = request.trigger;
+    let (result, is_resumed) = go(context, table, Ask::Sync, request).await;
+    if result.error.is_some() || !is_resumed {
+        return result;
+    }
+    go(context, table, Ask::Sync, SyncRequest { trigger, ..SyncRequest::default() }).await.0
+}
+
+/// Compares the keys of the complete source with the table's and removes what the source deleted.
+///
+/// # Errors
+/// `CONFIG_INVALID` for a table without a key; the run's own error is in its result.
+pub async fn reconcile(context: &SyncContext, table: &Arc<TableHandle>, request: SyncRequest) -> Result<RunResult> {
+    let log = table.incarnation().sync_log().await?;
+    let has_key = log.newest().is_some_and(|saved| !saved.config.merge_key().is_empty());
+    if !has_key {
+        return Err(Error::new(
+            ErrorCode::ConfigInvalid,
+            format!(
+                "synced table {:?}: rows are compared by key, and it merges by none. Remedy: ALTER SYNCED TABLE {} SET (primary_key_columns = (…))",
+                table.name(),
+                table.sql_name()
+            ),
+        ));
+    }
+    Ok(go(context, table, Ask::Reconcile, request).await.0)
+}
+
+/// Makes a new generation beside the old one and swaps it in; a run that is at work is cancelled. The wish is stored before
+/// the run starts, so a run that fails leaves it to the next one.
+///
+/// # Errors
+/// `CONFIRM_REQUIRED`; `RUN_ACTIVE` when the active run does not end; `CONFIG_INVALID` without a type.
+pub async fn resync(context: &SyncContext, table: &Arc<TableHandle>, confirm: bool, request: SyncRequest) -> Result<RunResult> {
+    confirmed(table, "resync", confirm, "replaces all its rows with what the source has now").await?;
+    stop(context, table).await?;
+    let log = table.incarnation().sync_log().await?;
+    if log.newest().is_none_or(|saved| saved.config.sync_type.is_some()) {
+        let at = context.host.env.clock.now_micros();
+        table.incarnation().append_sync(&log, SyncEntry::Rebuild { at }).await?;
+    }
+    Ok(reload(context, table, request).await)
+}
+
+/// Deletes all rows and forgets the mark; the configuration stays. Reading the table is `SOURCE_NOT_READY` until it is loaded
+/// again, and its files are gone.
+///
+/// # Errors
+/// `CONFIRM_REQUIRED`, `RUN_ACTIVE`.
+pub async fn delete_data(context: &SyncContext, table: &Arc<TableHandle>, confirm: bool) -> Result<RunResult> {
+    confirmed(table, "delete_data", confirm, "deletes all its rows").await?;
+    let request = SyncRequest { allow_deletes: true, ..SyncRequest::default() };
+    let (result, _) = go(context, table, Ask::Delete, request).await;
+    if result.error.is_none() {
+        let request = VacuumRequest { dry_run: false, older_than: Some(Duration::ZERO) };
+        run::vacuum(&context.host, table, request).await?;
+    }
+    Ok(result)
+}
+
+async fn confirmed(table: &TableHandle, verb: &str, confirm: bool, what: &str) -> Result<()> {
+    if confirm {
+        return Ok(());
+    }
+    let rows = table.newest_manifest().await?.map_or(0, |manifest| manifest.rows);
+    Err(Error::new(
+        ErrorCode::ConfirmRequired,
+        format!(
+            "synced table {:?}: sync.{verb} {what} ({rows} now). Remedy: CALL sync.{verb}({}, confirm => true)",
+            table.name(),
+            table.sql_literal()
+        ),
+    ))
+}
+
+/// Asks the active run to stop.
+///
+/// # Errors
+/// `RUN_NOT_FOUND` when there is none.
+pub async fn cancel(table: &TableHandle) -> Result<RunId> {
+    let Some(run) = active_run(table).await? else {
+        return Err(Error::new(
+            ErrorCode::RunNotFound,
+            format!("synced table {:?}: no run is active. Remedy: look at sync_runs({})", table.name(), table.sql_literal()),
+        ));
+    };
+    run::cancel(table, &run).await?;
+    Ok(run)
+}
+
+/// Cancels the active run, if there is one, and waits for its end.
+async fn stop(context: &SyncContext, table: &TableHandle) -> Result<()> {
+    let clock = &context.host.env.clock;
+    let started = clock.elapsed();
+    while let Some(run) = active_run(table).await? {
+        run::cancel(table, &run).await?;
+        if clock.elapsed().saturating_sub(started) > PATIENCE {
+            return Err(Error::new(
+                ErrorCode::RunActive,
+                format!("synced table {:?}: run {run} was asked to stop and is still active. Remedy: try again later", table.name()),
+            ));
+        }
+        clock.sleep(POLL).await;
+    }
+    Ok(())
+}
