@@ -278,6 +278,7 @@ pub(super) async fn newest_base_for(incarnation: &Incarnation, full: bool) -> Re
         delta: VersionDelta::default(),
         // What a vacuum may be deleting is not known any more.
         floor: slot.version + 1,
+        sync: None,
         summary: RunSummary::new(slot.run.as_str(), RunMode::Published, RunState::Published),
     };
     Ok(Some(Base { slot, manifest: Arc::new(manifest), files: Arc::default() }))
