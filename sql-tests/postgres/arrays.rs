@@ -25,8 +25,16 @@ fn elements_arrive_typed(world: &World) {
     let snapshot = world.snapshot("t");
     let types: Vec<String> = snapshot.table().columns[1..].iter().map(|column| column.data_type.to_string()).collect();
     let expected = [
-        "List(Int32)", "List(Utf8)", "List(Boolean)", "List(Float64)", "List(Decimal128(6, 2))", "List(Utf8)", "List(Date32)",
-        "List(Timestamp(µs, \"UTC\"))", "List(Utf8)", "List(Utf8)",
+        "List(Int32)",
+        "List(Utf8)",
+        "List(Boolean)",
+        "List(Float64)",
+        "List(Decimal128(6, 2))",
+        "List(Utf8)",
+        "List(Date32)",
+        "List(Timestamp(µs, \"UTC\"))",
+        "List(Utf8)",
+        "List(Utf8)",
     ];
     assert_eq!(types, expected);
     let rows = world.table("t", &["id"]);
@@ -42,7 +50,9 @@ fn elements_arrive_typed(world: &World) {
 }
 
 fn two_dimensions_are_text_where_declared(world: &World) {
-    world.sql("CREATE TABLE t (id int PRIMARY KEY, m int[][]); INSERT INTO t VALUES (1, '{{1,2},{3,NULL}}'), (2, '{7}'), (3, '[0:1]={1,2}')");
+    world.sql(
+        "CREATE TABLE t (id int PRIMARY KEY, m int[][]); INSERT INTO t VALUES (1, '{{1,2},{3,NULL}}'), (2, '{7}'), (3, '[0:1]={1,2}')",
+    );
     assert_eq!(world.table("t", &["id"]), ["1|{{1,2},{3,NULL}}", "2|{7}", "3|[0:1]={1,2}"]);
 }
 

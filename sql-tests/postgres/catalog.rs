@@ -34,8 +34,13 @@ fn every_kind_of_relation_is_found(world: &World) {
     );
     let shown: Vec<String> = found(world).iter().map(|table| format!("{} {}", table.display_name(), table.kind.as_str())).collect();
     let expected = [
-        "other.plain table", "public.far foreign table", "public.looking view", "public.parts partitioned table", "public.plain table",
-        "public.stored materialized view", "public.unlogged table",
+        "other.plain table",
+        "public.far foreign table",
+        "public.looking view",
+        "public.parts partitioned table",
+        "public.plain table",
+        "public.stored materialized view",
+        "public.unlogged table",
     ];
     assert_eq!(shown, expected);
     // A partition is not offered, and can still be asked for.
@@ -80,8 +85,13 @@ fn columns_say_what_they_are(world: &World) {
         .map(|c| format!("{} {} {} {}", c.name, c.source_type, if c.is_nullable { "null" } else { "not null" }, c.leads_index))
         .collect();
     let expected = [
-        "id integer not null true", "at timestamp with time zone not null true", "v character varying(7) null false",
-        "g integer null false", "h integer null false", "p integer null false", "e integer null false",
+        "id integer not null true",
+        "at timestamp with time zone not null true",
+        "v character varying(7) null false",
+        "g integer null false",
+        "h integer null false",
+        "p integer null false",
+        "e integer null false",
     ];
     assert_eq!(shown, expected);
 }

@@ -141,7 +141,9 @@ fn a_statement_that_takes_too_long(world: &World) {
 
 /// A table whose read takes long enough to be interrupted: more than all the buffers between the server and here.
 fn long_table(world: &World) {
-    world.sql("CREATE TABLE long (id int PRIMARY KEY, v text); INSERT INTO long SELECT i, repeat('x', 1000) FROM generate_series(1, 60000) i");
+    world.sql(
+        "CREATE TABLE long (id int PRIMARY KEY, v text); INSERT INTO long SELECT i, repeat('x', 1000) FROM generate_series(1, 60000) i",
+    );
 }
 
 fn a_server_killed_in_the_middle_of_a_read(_: &World) {
@@ -192,13 +194,20 @@ fn a_backend_that_an_administrator_ends(world: &World) {
     assert_eq!(error.code(), ErrorCode::ConnectionFailed, "{error}");
 }
 
-const SESSIONS: &str = "SELECT count(*)::text FROM pg_stat_activity WHERE application_name = 'datafusion-incremental' AND datname = current_database()";
+const SESSIONS: &str =
+    "SELECT count(*)::text FROM pg_stat_activity WHERE application_name = 'datafusion-incremental' AND datname = current_database()";
 
 /// Waits until no session of the connector is left on the database.
 pub fn assert_nothing_is_left(world: &World) {
     let start = Instant::now();
     while world.text(SESSIONS) != "0" {
-        assert!(start.elapsed() < Duration::from_secs(15), "{}", world.text("SELECT string_agg(state || ': ' || query, E'\\n') FROM pg_stat_activity WHERE application_name = 'datafusion-incremental'"));
+        assert!(
+            start.elapsed() < Duration::from_secs(15),
+            "{}",
+            world.text(
+                "SELECT string_agg(state || ': ' || query, E'\\n') FROM pg_stat_activity WHERE application_name = 'datafusion-incremental'"
+            )
+        );
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -216,7 +225,8 @@ fn a_dropped_stream_cancels_its_statement(world: &World) {
 fn a_dropped_question_cancels_its_statement(world: &World) {
     world.sql("CREATE FUNCTION slow(int) RETURNS boolean LANGUAGE sql VOLATILE AS 'SELECT pg_sleep(120) IS NULL'; CREATE TABLE t (id int); INSERT INTO t VALUES (NULL); CREATE VIEW v AS SELECT id FROM t WHERE slow(id)");
     let snapshot = world.snapshot("v");
-    let question = world.runtime.block_on(async { tokio::time::timeout(Duration::from_millis(300), snapshot.count_nulls("id", &[])).await });
+    let question =
+        world.runtime.block_on(async { tokio::time::timeout(Duration::from_millis(300), snapshot.count_nulls("id", &[])).await });
     assert!(question.is_err(), "still asking");
     drop(snapshot);
     assert_nothing_is_left(world);

@@ -16,20 +16,8 @@ pub const TESTS: &[Test] = &[
     ("a_debug_text_shows_nothing", a_debug_text_shows_nothing),
 ];
 
-const NAMES: [&str; 12] = [
-    "order",
-    "select",
-    "we\"ird",
-    " sp ",
-    "a.b",
-    "t",
-    "CamelCase",
-    "x\"; DROP TABLE victim; --",
-    "x' OR '1'='1",
-    "$1",
-    "\\",
-    "naïve 漢字",
-];
+const NAMES: [&str; 12] =
+    ["order", "select", "we\"ird", " sp ", "a.b", "t", "CamelCase", "x\"; DROP TABLE victim; --", "x' OR '1'='1", "$1", "\\", "naïve 漢字"];
 
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
@@ -40,7 +28,10 @@ fn names_stay_names(world: &World) {
     for name in NAMES {
         let (schema, table) = (quoted(&format!("s{name}")), quoted(name));
         let columns: Vec<String> = NAMES.iter().map(|column| format!("{} int", quoted(column))).collect();
-        world.sql(&format!("CREATE SCHEMA {schema}; CREATE TABLE {schema}.{table} ({}, \"key part\" int, n numeric, PRIMARY KEY ({table}, \"key part\"))", columns.join(", ")));
+        world.sql(&format!(
+            "CREATE SCHEMA {schema}; CREATE TABLE {schema}.{table} ({}, \"key part\" int, n numeric, PRIMARY KEY ({table}, \"key part\"))",
+            columns.join(", ")
+        ));
         let numbers: Vec<String> = (0..NAMES.len()).map(|i| i.to_string()).collect();
         world.sql(&format!("INSERT INTO {schema}.{table} VALUES ({}, 99, 1.5)", numbers.join(", ")));
         let parts = vec![format!("s{name}"), name.to_string()];
@@ -50,7 +41,8 @@ fn names_stay_names(world: &World) {
         let context = std::sync::Arc::new(datafusion::execution::TaskContext::default());
         let snapshot = world.runtime.block_on(connector.snapshot(&parts, None, context)).unwrap();
         // Every name in every place where a statement has one: selected, filtered, bounded, ordered, after.
-        let cursor = ReadScope::Range { column: name.into(), lower: Some(ScalarValue::Int32(Some(0))), upper: Some(ScalarValue::Int32(Some(99))) };
+        let cursor =
+            ReadScope::Range { column: name.into(), lower: Some(ScalarValue::Int32(Some(0))), upper: Some(ScalarValue::Int32(Some(99))) };
         let request = ReadRequest {
             filters: vec![RowFilter { column: name.into(), operator: FilterOperator::NotIn, values: vec![ScalarValue::Int32(Some(-1))] }],
             scope: cursor,
@@ -65,7 +57,17 @@ fn names_stay_names(world: &World) {
 
 fn values_stay_values(world: &World) {
     world.sql("CREATE TABLE victim (id int); INSERT INTO victim VALUES (1); CREATE TABLE t (id int PRIMARY KEY, v text, b bytea)");
-    let attacks = ["'; DROP TABLE victim; --", "\\'; DROP TABLE victim; --", "' OR 'a' = 'a", "$$", "E'\\'", "''", "\u{2019}; --", "%s{}\\u0027", "x'::text) OR (1=1"];
+    let attacks = [
+        "'; DROP TABLE victim; --",
+        "\\'; DROP TABLE victim; --",
+        "' OR 'a' = 'a",
+        "$$",
+        "E'\\'",
+        "''",
+        "\u{2019}; --",
+        "%s{}\\u0027",
+        "x'::text) OR (1=1",
+    ];
     let client = world.client();
     for (id, attack) in attacks.iter().enumerate() {
         world.runtime.block_on(client.execute("INSERT INTO t VALUES ($1, $2, $3)", &[&(id as i32), attack, &attack.as_bytes()])).unwrap();

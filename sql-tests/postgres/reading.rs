@@ -102,7 +102,11 @@ fn ceilings_of_every_type_with_an_order(world: &World) {
         ("time", "('10:00'),('09:00')", "10:00:00"),
         ("timestamp", "('2024-01-01 00:00:00.000001'),('2024-01-01')", "2024-01-01T00:00:00.000001"),
         ("timestamptz", "('2024-01-01 00:00+02'),('2024-01-01 00:00+00')", "2024-01-01T00:00:00Z"),
-        ("uuid", "('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'),('00000000-0000-0000-0000-000000000000')", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+        (
+            "uuid",
+            "('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'),('00000000-0000-0000-0000-000000000000')",
+            "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+        ),
         ("text", "('b'),('B'),('é'),('z')", "é"),
         ("citext", "('b'),('C')", "b"),
         ("bool", "(false),(true)", "true"),
@@ -115,7 +119,11 @@ fn ceilings_of_every_type_with_an_order(world: &World) {
         // The ceiling bounds every row, and one row meets it.
         let all = world.rows(&snapshot, ReadRequest { scope: range("v", None, Some(ceiling.clone())), ..everything(&snapshot, &[]) });
         let top = world.rows(&snapshot, ReadRequest { scope: range("v", Some(ceiling), None), ..everything(&snapshot, &[]) });
-        assert_eq!((all.len(), top), (values.matches("),(").count() + 1 - values.matches("NULL").count(), vec![greatest.to_string()]), "{ty}");
+        assert_eq!(
+            (all.len(), top),
+            (values.matches("),(").count() + 1 - values.matches("NULL").count(), vec![greatest.to_string()]),
+            "{ty}"
+        );
     }
 }
 

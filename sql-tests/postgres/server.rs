@@ -36,13 +36,8 @@ impl Server {
             .expect("initdb runs");
         assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
         let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
-        let fixed = [
-            "listen_addresses = '127.0.0.1'",
-            "wal_level = logical",
-            "fsync = off",
-            "max_connections = 60",
-            "log_min_messages = warning",
-        ];
+        let fixed =
+            ["listen_addresses = '127.0.0.1'", "wal_level = logical", "fsync = off", "max_connections = 60", "log_min_messages = warning"];
         let mut text = fs::read_to_string(data.join("postgresql.conf")).expect("a configuration");
         for line in fixed.iter().chain(settings) {
             text.push_str(&format!("{line}\n"));

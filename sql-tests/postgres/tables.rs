@@ -76,7 +76,8 @@ fn the_three_modes_follow_the_source(world: &World) {
     let warehouse = Warehouse::new(world, &world.url());
     let both = |order: &str| (warehouse.sql(world, &format!("SELECT * FROM t ORDER BY {order}")), world.table("s", &["tenant", "id"]));
     // Full: everything each time, and what is gone goes.
-    warehouse.sql(world, "CREATE SYNCED TABLE t FROM pg.public.s WITH (sync_type = 'full_refresh', primary_key_columns = ('tenant', 'id'))");
+    warehouse
+        .sql(world, "CREATE SYNCED TABLE t FROM pg.public.s WITH (sync_type = 'full_refresh', primary_key_columns = ('tenant', 'id'))");
     assert_eq!(warehouse.sql(world, RUN), ["load|Completed|100|100|0|0|100"]);
     world.sql("UPDATE s SET v = 0 WHERE id = 7; DELETE FROM s WHERE id = 8; INSERT INTO s VALUES (0, 101, 1, '2026-03-01')");
     assert_eq!(warehouse.sql(world, RUN), ["continue|Completed|100|1|1|1|100"]);
@@ -85,13 +86,17 @@ fn the_three_modes_follow_the_source(world: &World) {
     // Incremental: the first run reads all once, later ones from the mark.
     warehouse.sql(world, "ALTER SYNCED TABLE t SET (sync_type = 'incremental', incremental_field = 'at')");
     warehouse.sql(world, "CALL sync.reload('t')");
-    world.sql("UPDATE s SET v = 9, at = '2026-03-02' WHERE id = 9; INSERT INTO s VALUES (1, 102, 2, '2026-03-01'), (1, 103, 3, '2026-03-03')");
+    world.sql(
+        "UPDATE s SET v = 9, at = '2026-03-02' WHERE id = 9; INSERT INTO s VALUES (1, 102, 2, '2026-03-01'), (1, 103, 3, '2026-03-03')",
+    );
     assert_eq!(warehouse.sql(world, RUN), ["continue|Completed|4|2|1|0|102"]);
     let (here, there) = both("tenant, id");
     assert_eq!(here, there);
     // Append: versions add up, and the rows at the mark are not repeated.
     warehouse.sql(world, "CREATE SYNCED TABLE log FROM pg.s WITH (sync_type = 'append', incremental_field = 'at')");
-    for (change, rows) in [("SELECT 1", 102), ("SELECT 1", 102), ("INSERT INTO s VALUES (1, 104, 4, '2026-03-03'), (1, 105, 5, '2026-03-04')", 104)] {
+    for (change, rows) in
+        [("SELECT 1", 102), ("SELECT 1", 102), ("INSERT INTO s VALUES (1, 104, 4, '2026-03-03'), (1, 105, 5, '2026-03-04')", 104)]
+    {
         world.sql(change);
         warehouse.sql(world, "CALL sync.reload('log')");
         assert_eq!(warehouse.sql(world, "SELECT count(*) FROM log"), [rows.to_string()], "{change}");
@@ -106,7 +111,8 @@ fn discovery_and_candidates(world: &World) {
     warehouse.sql(world, "CREATE SYNCED TABLE t FROM pg.public.s");
     let candidates = warehouse.sql(world, "SELECT * FROM sync_incremental_fields('t')").join("\n");
     assert!(candidates.contains("at") && candidates.contains("id"), "{candidates}");
-    let error = warehouse.error(world, "ALTER SYNCED TABLE t SET (sync_type = 'incremental', incremental_field = 'att', primary_key_columns = ('id'))");
+    let error = warehouse
+        .error(world, "ALTER SYNCED TABLE t SET (sync_type = 'incremental', incremental_field = 'att', primary_key_columns = ('id'))");
     assert_eq!(error.code(), ErrorCode::FieldNotFound);
     assert!(error.message().contains("\"at\"") || error.message().contains("at"), "{error}");
     let error = warehouse.error(world, "CREATE SYNCED TABLE u FROM pg.public.absent WITH (sync_type = 'full_refresh')");
@@ -198,7 +204,12 @@ fn secrets_are_nowhere(world: &World) {
     let failed = warehouse.error(world, "CALL sync.reload('t')");
     assert_eq!(failed.code(), ErrorCode::ConnectionFailed);
     let mut texts = vec![refused.to_string(), format!("{refused:?}"), failed.to_string(), format!("{failed:?}")];
-    for sql in ["SELECT * FROM sync_schema('t')", "SELECT * FROM sync_runs('t')", "SELECT * FROM sync_tables()", "SELECT * FROM incremental_runs('t')"] {
+    for sql in [
+        "SELECT * FROM sync_schema('t')",
+        "SELECT * FROM sync_runs('t')",
+        "SELECT * FROM sync_tables()",
+        "SELECT * FROM incremental_runs('t')",
+    ] {
         texts.extend(warehouse.sql(world, sql));
     }
     texts.extend(files(&warehouse.folder.path().join("warehouse")));

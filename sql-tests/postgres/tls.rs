@@ -68,7 +68,9 @@ fn modes_believe_what_libpq_believes(_: &World) {
     // By address: the chain is good, the name is not.
     assert_eq!(try_connect("127.0.0.1", "verify-ca", &authority), "true");
     assert!(try_connect("127.0.0.1", "verify-full", &authority).contains("other names than the host"));
-    for (mode, root) in [("verify-ca", stranger.as_str()), ("verify-full", stranger.as_str()), ("verify-ca", "system"), ("verify-full", "system")] {
+    for (mode, root) in
+        [("verify-ca", stranger.as_str()), ("verify-full", stranger.as_str()), ("verify-ca", "system"), ("verify-full", "system")]
+    {
         assert!(try_connect("localhost", mode, root).contains("not signed by one that is trusted"), "{mode} {root}");
     }
     let url = format!("postgres://postgres:{PASSWORD}@localhost:{}/{}", server.port, world.database);

@@ -178,5 +178,8 @@ pub fn render(batches: &[RecordBatch]) -> Vec<String> {
 
 /// The values of a column, typed.
 pub fn values(batches: &[RecordBatch], column: usize) -> Vec<ScalarValue> {
-    batches.iter().flat_map(|batch| (0..batch.num_rows()).map(|row| ScalarValue::try_from_array(batch.column(column), row).unwrap())).collect()
+    batches
+        .iter()
+        .flat_map(|batch| (0..batch.num_rows()).map(|row| ScalarValue::try_from_array(batch.column(column), row).unwrap()))
+        .collect()
 }

@@ -69,9 +69,8 @@ impl fmt::Display for Subject {
 /// Whether connecting again shortly may succeed: nothing of a snapshot is lost by it, since there is none yet.
 pub(super) fn is_transient(error: &tokio_postgres::Error) -> bool {
     match error.code() {
-        Some(code) => {
-            [SqlState::CANNOT_CONNECT_NOW, SqlState::TOO_MANY_CONNECTIONS, SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN].contains(code)
-        }
+        Some(code) => [SqlState::CANNOT_CONNECT_NOW, SqlState::TOO_MANY_CONNECTIONS, SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN]
+            .contains(code),
         None => error.is_closed() || (io_error(error).is_some() && tls_error(error).is_none()),
     }
 }
@@ -155,7 +154,9 @@ fn statement_cause(code: &SqlState, message: &str) -> (ErrorCode, &'static str) 
         "57014" if message.contains("timeout") => (ErrorCode::CaptureFailed, "raise statement_timeout of the connection or of the role"),
         "57014" => (ErrorCode::CaptureFailed, "somebody cancelled the statement on the server; run again"),
         "55P03" => (ErrorCode::CaptureFailed, "another session keeps the table locked; run again when it is done"),
-        "40001" => (ErrorCode::CaptureFailed, "run again; on a standby, hot_standby_feedback or a longer max_standby_streaming_delay helps"),
+        "40001" => {
+            (ErrorCode::CaptureFailed, "run again; on a standby, hot_standby_feedback or a longer max_standby_streaming_delay helps")
+        }
         "22021" | "22P05" => (ErrorCode::ValueOutOfRange, "a text cannot be converted to UTF-8; correct it in the source"),
         code if code.starts_with("08") || code.starts_with("57P") => {
             (ErrorCode::ConnectionFailed, "see that the server runs, then run again; nothing was published")

@@ -47,8 +47,12 @@ fn value_text(value: &ScalarValue, kind: &ValueKind) -> Option<String> {
         // The shortest text that reads back as the same number.
         (ValueKind::Float32, V::Float32(Some(value))) => format!("{value:e}"),
         (ValueKind::Float64, V::Float64(Some(value))) => format!("{value:e}"),
-        (ValueKind::Decimal(..), V::Decimal128(Some(value), precision, scale)) => Decimal128Type::format_decimal(*value, *precision, *scale),
-        (ValueKind::Decimal(..), V::Decimal256(Some(value), precision, scale)) => Decimal256Type::format_decimal(*value, *precision, *scale),
+        (ValueKind::Decimal(..), V::Decimal128(Some(value), precision, scale)) => {
+            Decimal128Type::format_decimal(*value, *precision, *scale)
+        }
+        (ValueKind::Decimal(..), V::Decimal256(Some(value), precision, scale)) => {
+            Decimal256Type::format_decimal(*value, *precision, *scale)
+        }
         (
             ValueKind::Text | ValueKind::Jsonb | ValueKind::Uuid,
             V::Utf8(Some(value)) | V::Utf8View(Some(value)) | V::LargeUtf8(Some(value)),

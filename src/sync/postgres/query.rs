@@ -137,16 +137,19 @@ impl Queries<'_> {
             ValueKind::Decimal(..) if column.ty.select != Select::Plain => None, // money is always finite
             ValueKind::Decimal(..) if self.version < INFINITE_NUMERIC => Some(format!("{name} <> 'NaN'::pg_catalog.numeric")),
             // NaN is greater than infinity.
-            ValueKind::Decimal(..) => {
-                Some(format!("{name} > '-Infinity'::pg_catalog.numeric AND {name} < 'Infinity'::pg_catalog.numeric"))
-            }
+            ValueKind::Decimal(..) => Some(format!("{name} > '-Infinity'::pg_catalog.numeric AND {name} < 'Infinity'::pg_catalog.numeric")),
             _ => None,
         }
     }
 
     fn after(&self, names: &[String], values: &[ScalarValue], order: &[String]) -> Result<String> {
         if names.len() != values.len() || names.is_empty() {
-            return Err(crate::Error::internal(format!("{}: a position of {} values in an order of {}", self.subject, values.len(), names.len())));
+            return Err(crate::Error::internal(format!(
+                "{}: a position of {} values in an order of {}",
+                self.subject,
+                values.len(),
+                names.len()
+            )));
         }
         let mut literals = vec![];
         for (name, value) in names.iter().zip(values) {

@@ -14,8 +14,8 @@ use std::time::Duration;
 use datafusion::common::runtime::{JoinSet, SpawnedTask};
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
-use tokio_postgres::{CancelToken, Client, Row};
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{CancelToken, Client, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::failure::{Subject, is_transient};

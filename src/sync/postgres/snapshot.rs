@@ -137,7 +137,11 @@ async fn not_found(session: &Arc<Session>, name: &str, subject: &Subject) -> Res
     let known = catalog::names(session, subject).await?;
     let nearest = known.iter().min_by_key(|known| strsim::damerau_levenshtein(&known[1].to_lowercase(), &name.to_lowercase()));
     let hint = nearest.map_or("the database has no tables".into(), |known| format!("the nearest is {:?}", known.join(".")));
-    Ok(subject.error(ErrorCode::SourceNotFound, format!("the source has no such table; {hint}"), "see sync_discover for the tables there are"))
+    Ok(subject.error(
+        ErrorCode::SourceNotFound,
+        format!("the source has no such table; {hint}"),
+        "see sync_discover for the tables there are",
+    ))
 }
 
 #[async_trait]
@@ -158,7 +162,8 @@ impl SourceSnapshot for PostgresSnapshot {
             Error::from_datafusion(error, ErrorCode::CaptureFailed, format!("{}: the greatest {column:?} cannot be read", self.subject))
         })?;
         let Some(batch) = batches.first().filter(|batch| batch.num_rows() > 0) else { return Ok(None) };
-        let value = ScalarValue::try_from_array(batch.column(0), 0).map_err(|error| Error::internal(format!("{}: {error}", self.subject)))?;
+        let value =
+            ScalarValue::try_from_array(batch.column(0), 0).map_err(|error| Error::internal(format!("{}: {error}", self.subject)))?;
         let finite = match &value {
             ScalarValue::Float32(Some(value)) => value.is_finite(),
             ScalarValue::Float64(Some(value)) => value.is_finite(),

@@ -162,9 +162,7 @@ impl Values {
             ValueKind::Decimal(precision, scale) => Self::Decimal256(Decimal::new(*precision, *scale), Vec::with_capacity(rows)),
             ValueKind::Text | ValueKind::Jsonb | ValueKind::Uuid => Self::Text { offsets: offsets(), text: String::new() },
             ValueKind::Bytes => Self::Bytes { offsets: offsets(), bytes: vec![] },
-            ValueKind::List(items) => {
-                Self::List { offsets: offsets(), items: Box::new(ColumnBuilder::new(items, rows, out_of_range)) }
-            }
+            ValueKind::List(items) => Self::List { offsets: offsets(), items: Box::new(ColumnBuilder::new(items, rows, out_of_range)) },
         }
     }
 
