@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -66,13 +66,17 @@ impl Proxy {
         self.cut_after(bytes);
     }
 
-    /// Waits until connections are held.
-    pub fn wait_until_held(&self) {
-        let start = Instant::now();
-        while !self.state.reached.load(Ordering::SeqCst) {
-            assert!(start.elapsed() < Duration::from_secs(300), "the connection never got this far");
+    /// Waits until connections are held, or `is_over`; whether they are held.
+    pub fn wait_until_held(&self, mut is_over: impl FnMut() -> bool) -> bool {
+        while !self.reached() && !is_over() {
             std::thread::sleep(Duration::from_millis(2));
         }
+        self.reached()
+    }
+
+    /// Whether the bytes were used up.
+    pub fn reached(&self) -> bool {
+        self.state.reached.load(Ordering::SeqCst)
     }
 
     /// Cuts what was held and forwards everything from now on.

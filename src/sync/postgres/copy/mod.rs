@@ -74,8 +74,11 @@ pub(super) async fn copy_out(
     };
     let sender = builder.tx();
     builder.spawn(async move {
-        decode(decoder, pieces, &sender).await?;
-        running.ended();
+        match decode(decoder, pieces, &sender).await {
+            Ok(()) => running.ended(),
+            // Behind the batches that came before it: what the task itself returns would overtake them.
+            Err(error) => drop(sender.send(Err(error.into())).await),
+        }
         Ok(())
     });
     Ok(builder.build())
@@ -84,20 +87,24 @@ pub(super) async fn copy_out(
 /// Reads to the end, or until nobody listens: then the statement is still running, and is cancelled by its guard.
 async fn decode(mut decoder: Decoder, pieces: CopyOutStream, sender: &Sender<Result<RecordBatch, DataFusionError>>) -> Result<()> {
     let mut pieces = pin!(pieces);
-    while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(|error| decoder.subject.statement_failed(&error))?;
-        decoder.take(&piece)?;
+    let outcome = loop {
+        match pieces.next().await {
+            Some(Ok(piece)) => decoder.take(&piece)?,
+            Some(Err(error)) => break Err(decoder.subject.statement_failed(&error)),
+            None => break decoder.check_complete(),
+        }
         while let Some(batch) = decoder.ready.pop_front() {
             if sender.send(Ok(batch)).await.is_err() {
                 return Err(decoder.subject.error(ErrorCode::Cancelled, "the reader is gone", "run again"));
             }
         }
-    }
-    if let Some(batch) = decoder.end()? {
+    };
+    // Whole rows that came before the connection was lost are handed on too: a load in order goes on behind them.
+    if let Some(batch) = decoder.rest()? {
         // Nobody listens any more, and nothing is left to cancel.
         let _ = sender.send(Ok(batch)).await;
     }
-    Ok(())
+    outcome
 }
 
 /// From pieces of the network to batches.
@@ -128,15 +135,17 @@ impl Decoder {
         }
     }
 
-    /// The last rows. An end without the format's own mark is a stream that was cut.
-    fn end(&mut self) -> Result<Option<RecordBatch>> {
-        if !self.frames.is_complete() {
-            return Err(self.subject.error(
-                ErrorCode::ConnectionFailed,
-                "the rows ended early",
-                "see what the server's log says, then run again; nothing was published",
-            ));
+    /// An end without the format's own mark is a stream that was cut.
+    fn check_complete(&self) -> Result<()> {
+        if self.frames.is_complete() {
+            return Ok(());
         }
+        let remedy = "see what the server's log says, then run again; nothing was published";
+        Err(self.subject.error(ErrorCode::ConnectionFailed, "the rows ended early", remedy))
+    }
+
+    /// The rows that have filled no batch yet.
+    fn rest(&mut self) -> Result<Option<RecordBatch>> {
         if self.batch.rows() == 0 { Ok(None) } else { self.batch.finish(&self.subject).map(Some) }
     }
 }
