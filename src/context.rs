@@ -67,7 +67,7 @@ impl Default for IncrementalOptions {
                 may_act: false,
                 key_hash: KeyHash::default(),
                 progress: None,
-                connectors: ConnectorRegistry::default(),
+                connectors: ConnectorRegistry::built_in(),
                 segment_rows: None,
             },
         }

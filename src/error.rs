@@ -7,10 +7,13 @@
 //!
 //! Messages are for people and may change; codes are an interface and do not.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
 use datafusion::error::DataFusionError;
+
+use crate::redact::without_credentials;
 
 /// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -209,14 +212,27 @@ struct Inner {
 }
 
 impl Error {
-    /// An error whose `message` names the table, what is wrong and the remedy.
+    /// An error whose `message` names the table, what is wrong and the remedy. Credentials in URLs are hidden.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { code, message: message.into(), source: None }))
+        let message: String = message.into();
+        let message = match without_credentials(&message) {
+            Cow::Owned(hidden) => hidden,
+            Cow::Borrowed(_) => message,
+        };
+        Self(Arc::new(Inner { code, message, source: None }))
     }
 
     /// The same error with its cause attached; the cause's text becomes part of the error chain.
     pub fn with_source(self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        let source: Box<dyn std::error::Error + Send + Sync> = source.into();
+        let mut source: Box<dyn std::error::Error + Send + Sync> = source.into();
+        // A store's error may name the URL that it asked, signature included; the text is all that is kept of it then.
+        let hidden = match without_credentials(&format!("{source} {source:?}")) {
+            Cow::Owned(_) => Some(without_credentials(&source.to_string()).into_owned()),
+            Cow::Borrowed(_) => None,
+        };
+        if let Some(hidden) = hidden {
+            source = hidden.into();
+        }
         Self(Arc::new(Inner { code: self.0.code, message: self.0.message.clone(), source: Some(Arc::from(source)) }))
     }
 

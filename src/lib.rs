@@ -9,6 +9,7 @@ pub mod error;
 pub mod exec;
 pub mod handler;
 pub mod plan;
+pub mod redact;
 pub mod run;
 pub mod spec;
 pub mod sql;

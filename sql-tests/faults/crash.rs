@@ -1,357 +1,24 @@
-//! The crash matrix: every scenario, every store operation, every way in which it can fail.
-//!
-//! ```text
-//! setup (healthy, once) ─ fork ─► act with operation k failing ─► reopen ─► check ─► 31 s later: again ─► oracle ─► vacuum ─► check
-//! ```
+//! The crash matrix: every scenario, every store operation, every way in which it can fail; full disks; dropped futures.
 //!
 //! `CRASH_ONLY` runs the scenarios whose name contains it. `CRASH_PAIRS` (2,000) is how many combinations of two faults
 //! are sampled, from the seed `CRASH_SEED` (1).
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use datafusion_incremental::env::{Clock, SeededIds};
-use datafusion_incremental::store::Incarnation;
-use datafusion_incremental::{Error, ErrorCode};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::clock::{EPOCH, TestClock, pass};
-use super::scenarios::{Do, Scenario, all};
-use super::store::{Backing, Fault, FaultStore, Op};
-use super::world::{Process, Rows, Seen, World, alone, in_parallel, number, oracle, rows};
-
-/// What a table shows: nothing when it does not exist.
-type Shown = Option<Seen>;
-
-/// A scenario that is ready to be interrupted.
-struct Prepared {
-    scenario: Scenario,
-    backing: Arc<Backing>,
-    now: i64,
-    source: Rows,
-    /// What every table shows before the act and after each of its steps.
-    states: Vec<BTreeMap<&'static str, Shown>>,
-    ops: Vec<Op>,
-}
-
-async fn world_at(backing: &Arc<Backing>, now: i64, source: &Rows) -> (World, Arc<TestClock>) {
-    let clock = TestClock::at(now);
-    let backing = backing.fork(Arc::clone(&clock) as Arc<dyn Clock>);
-    let world = World::new(backing, Arc::clone(&clock) as Arc<dyn Clock>, Arc::new(SeededIds::new(now.unsigned_abs())));
-    world.source.set(source.clone());
-    (world, clock)
-}
-
-/// One step by `process`.
-async fn step(world: &World, process: &Process, step: &Do) -> Result<(), Error> {
-    match step {
-        Do::Source(pairs) => world.source.set(rows(pairs)),
-        Do::ServiceFails(fails) => world.service.fails.store(*fails, Ordering::SeqCst),
-        Do::Sql(sql) => drop(process.sql(sql).await?),
-        Do::Fails(sql, code) => match process.sql(sql).await {
-            Err(error) if error.code() == *code => {}
-            Err(error) => return Err(error),
-            Ok(_) => return Err(Error::new(ErrorCode::Internal, format!("{sql} succeeds, it must fail with {code:?}"))),
-        },
-        Do::Abandoned(sql) => {
-            world.service.seconds.store(5, Ordering::SeqCst);
-            let died = tokio::time::timeout(Duration::from_secs(1), process.sql(sql)).await;
-            world.service.seconds.store(0, Ordering::SeqCst);
-            if died.is_ok() {
-                return Err(Error::new(ErrorCode::Internal, format!("{sql} did not wait for its handler")));
-            }
-            pass(Duration::from_secs(31)).await;
-        }
-        Do::CancelAtWork(run) => {
-            world.service.seconds.store(5, Ordering::SeqCst);
-            let other = world.process().await;
-            other.attach("t").await?;
-            let refresh = format!("REFRESH t RUN '{run}'");
-            let cancel = async {
-                pass(Duration::from_secs(1)).await;
-                // The run may have failed before it was known.
-                let _ = other.sql(&format!("CALL incremental.cancel('t', '{run}')")).await;
-            };
-            let (outcome, ()) = tokio::join!(process.sql(&refresh), cancel);
-            world.service.seconds.store(0, Ordering::SeqCst);
-            match outcome {
-                Err(error) if error.code() == ErrorCode::Cancelled => {}
-                Err(error) => return Err(error),
-                Ok(_) => return Err(Error::new(ErrorCode::Internal, "a cancelled run was published")),
-            }
-        }
-    }
-    Ok(())
-}
-
-/// What a process that has seen nothing finds.
-async fn reopen(world: &World, tables: &[&'static str]) -> Result<(Process, BTreeMap<&'static str, Shown>), String> {
-    let process = world.process().await;
-    let mut shown = BTreeMap::new();
-    for table in tables {
-        let seen = match process.attach(table).await {
-            Ok(true) => Some(process.look(table).await.map_err(|e| format!("{table} cannot be read: {e}"))?),
-            Ok(false) => None,
-            Err(error) => return Err(format!("{table} cannot be opened: {error}")),
-        };
-        shown.insert(*table, seen);
-    }
-    Ok((process, shown))
-}
-
-impl Prepared {
-    fn new(scenario: Scenario) -> Self {
-        alone(|| async {
-            let clock = TestClock::at(EPOCH);
-            let backing = Backing::memory(Arc::clone(&clock) as Arc<dyn Clock>);
-            let world = World::new(Arc::clone(&backing), Arc::clone(&clock) as Arc<dyn Clock>, Arc::new(SeededIds::new(7)));
-            let process = world.process().await;
-            for one in &scenario.setup {
-                step(&world, &process, one).await.unwrap_or_else(|e| panic!("{}: {one:?}: {e}", scenario.name));
-                pass(Duration::from_millis(10)).await;
-            }
-            let (source, now) = (world.source.rows(), clock.now_micros() + 3_600_000_000);
-            let mut prepared = Self { scenario, backing, now, source, states: vec![], ops: vec![] };
-            prepared.record().await;
-            prepared
-        })
-    }
-
-    /// The act without a fault.
-    async fn record(&mut self) {
-        let (world, _) = world_at(&self.backing, self.now, &self.source).await;
-        let (name, tables) = (self.scenario.name, self.scenario.tables);
-        let process = self.open(&world).await.unwrap_or_else(|e| panic!("{name}: {e}"));
-        let look = || async { reopen(&world, tables).await.unwrap_or_else(|e| panic!("{name}: {e}")).1 };
-        self.states.push(look().await);
-        process.store.arm([]);
-        for one in &self.scenario.act {
-            step(&world, &process, one).await.unwrap_or_else(|e| panic!("{name}: {one:?}: {e}"));
-            self.states.push(look().await);
-        }
-        self.ops = process.store.disarm();
-    }
-
-    async fn open(&self, world: &World) -> Result<Process, String> {
-        let process = world.process_over(FaultStore::new(Arc::clone(&world.backing))).await;
-        for table in self.scenario.tables {
-            process.attach(table).await.map_err(|e| format!("attaching {table}: {e}"))?;
-        }
-        Ok(process)
-    }
-
-    /// The act with faults, and everything that must hold afterwards.
-    async fn interrupted(&self, plan: &[(usize, Fault)]) -> Result<(), String> {
-        let (world, _clock) = world_at(&self.backing, self.now, &self.source).await;
-        let process = self.open(&world).await?;
-        process.store.arm(plan.iter().copied());
-        let mut done = 0;
-        let act = async {
-            for one in &self.scenario.act {
-                step(&world, &process, one).await?;
-                done += 1;
-            }
-            Ok::<_, Error>(())
-        };
-        let outcome = tokio::select! {
-            biased;
-            outcome = act => Some(outcome),
-            () = process.store.hung() => None,
-        };
-        // Tasks of a dropped future end at their next turn.
-        for _ in 0..16 {
-            tokio::task::yield_now().await;
-        }
-        process.store.disarm();
-        world.service.seconds.store(0, Ordering::SeqCst);
-        let is_cut = plan.iter().any(|(_, fault)| *fault == Fault::Short);
-        let certain = self.check_outcome(done, outcome.as_ref(), is_cut)?;
-        self.check_same_session(&process).await?;
-        drop(process);
-        let (fresh, shown) = reopen(&world, self.scenario.tables).await?;
-        self.check_states(&shown, done, certain)?;
-        self.check_run_lists(&fresh, &shown).await?;
-        self.go_on(&world, fresh).await
-    }
-
-    /// Whether nothing more than `done` steps can have happened. An object whose end was not read (`is_cut`) looks damaged.
-    fn check_outcome(&self, done: usize, outcome: Option<&Result<(), Error>>, is_cut: bool) -> Result<bool, String> {
-        let Some(outcome) = outcome else { return Ok(false) };
-        let Err(error) = outcome else { return Ok(true) };
-        let fits = match error.code() {
-            ErrorCode::StoreFailed | ErrorCode::CommitUnknown | ErrorCode::QueryFailed => true,
-            ErrorCode::Corrupt | ErrorCode::StoreUnsafe => is_cut,
-            // With the failed step undone the next one meets an older state.
-            ErrorCode::HandlerFailed | ErrorCode::CaptureFailed => error.message().contains("injected"),
-            _ => false,
-        };
-        if !fits {
-            return Err(format!("step {done} failed with an error that does not say that the store failed: {error}"));
-        }
-        let refreshes = matches!(&self.scenario.act[done], Do::Sql(sql) | Do::Fails(sql, _) if sql.starts_with("REFRESH t"));
-        Ok(refreshes && error.code() != ErrorCode::CommitUnknown)
-    }
-
-    /// The session that met the fault shows a whole version too.
-    async fn check_same_session(&self, process: &Process) -> Result<(), String> {
-        for table in self.scenario.tables {
-            let seen = match process.look(table).await {
-                Ok(seen) => seen,
-                Err(error) if error.code() == ErrorCode::TableNotFound => continue,
-                Err(error) => return Err(format!("the same session cannot read {table}: {error}")),
-            };
-            let known = self.states.iter().filter_map(|state| state[table].as_ref());
-            if !known.clone().any(|known| known.rows() == seen.rows()) && seen.newest() > 0 {
-                return Err(format!("the same session shows rows of no version: {seen:?}"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Old or new, never mixed; nothing before the act was lost; what was acknowledged is there.
-    fn check_states(&self, shown: &BTreeMap<&'static str, Shown>, done: usize, certain: bool) -> Result<(), String> {
-        for table in self.scenario.tables {
-            let seen = &shown[table];
-            let last = if certain { done } else { (done + 1).min(self.states.len() - 1) };
-            let possible = self.states[done..=last].windows(2).map(|pair| (&pair[0][table], &pair[1][table]));
-            let exact = std::iter::once((&self.states[done][table], &self.states[done][table]));
-            let short = self.scenario.may_stop_short && done > 0 && newest(seen) > newest(&self.states[done - 1][table]);
-            let short = short.then(|| (&self.states[done - 1][table], &self.states[done][table]));
-            let fits = exact.chain(possible).chain(short).any(|(from, to)| between(from, seen, to));
-            if !fits {
-                let expected: Vec<_> = self.states[done..=last].iter().map(|state| &state[table]).collect();
-                return Err(format!("after {done} steps (certain: {certain}) {table} shows {seen:?}, expected {expected:?}"));
-            }
-        }
-        Ok(())
-    }
-
-    async fn check_run_lists(&self, process: &Process, shown: &BTreeMap<&'static str, Shown>) -> Result<(), String> {
-        for (table, _) in shown.iter().filter(|(_, seen)| seen.is_some()) {
-            let sql = format!("SELECT count(*) FROM incremental_runs('{table}'); SELECT count(*) FROM incremental_versions('{table}')");
-            process.sql(&sql).await.map_err(|e| format!("{table}'s history cannot be listed: {e}"))?;
-        }
-        Ok(())
-    }
-
-    /// The act again, the oracle, and a vacuum.
-    async fn go_on(&self, world: &World, process: Process) -> Result<(), String> {
-        pass(Duration::from_secs(31)).await;
-        for one in &self.scenario.again {
-            step(world, &process, one).await.map_err(|e| format!("again: {one:?}: {e}"))?;
-        }
-        let wanted = oracle(&world.source.rows());
-        self.check_answers(&process).await?;
-        for round in ["again", "after a vacuum"] {
-            let (_, shown) = reopen(world, self.scenario.tables).await?;
-            for table in self.scenario.tables {
-                let found = shown[table].as_ref().and_then(Seen::rows);
-                if found != Some(&wanted) {
-                    return Err(format!("{round}: {table} shows {found:?}, the oracle says {wanted:?}"));
-                }
-            }
-            if round == "again" {
-                pass(Duration::from_secs(25 * 3600)).await;
-                for table in self.scenario.tables {
-                    let vacuum = format!("CALL incremental.vacuum('{table}', dry_run => false, older_than => '0 s')");
-                    process.sql(&vacuum).await.map_err(|e| format!("the last vacuum: {e}"))?;
-                }
-            }
-        }
-        self.check_no_orphans(world, &process).await
-    }
-
-    /// The same run id asked twice more gives one answer.
-    async fn check_answers(&self, process: &Process) -> Result<(), String> {
-        for one in &self.scenario.again {
-            let Do::Sql(sql) = one else { continue };
-            if !sql.starts_with("REFRESH t") || !sql.contains("RUN '") {
-                continue;
-            }
-            let (left, right) = (process.sql(sql).await, process.sql(sql).await);
-            match (left, right) {
-                (Ok(left), Ok(right)) if left == right => {}
-                (left, right) => return Err(format!("{sql} twice more: {left:?} and {right:?}")),
-            }
-        }
-        Ok(())
-    }
-
-    /// After a vacuum only what a version names is left beside logs and records, and of the rows' files only the newest's.
-    async fn check_no_orphans(&self, world: &World, process: &Process) -> Result<(), String> {
-        let mut named = BTreeSet::new();
-        let mut roots = vec![];
-        for table in self.scenario.tables {
-            let failed = |e: Error| format!("listing the files of {table}: {e}");
-            let handle = process.session.incremental_table(*table).await.map_err(failed)?;
-            named.extend(named_objects(handle.incarnation()).await.map_err(failed)?);
-            roots.push(handle.incarnation().path("").to_string());
-        }
-        let is_orphan = |path: &String| !named.contains(path) && !is_record(&roots, path);
-        let orphans: Vec<String> = world.backing.listed().await.into_keys().filter(is_orphan).collect();
-        if orphans.is_empty() { Ok(()) } else { Err(format!("a vacuum does not find {orphans:?}")) }
-    }
-}
-
-/// Whether the object is an entry of a log or a record of a run of one of these incarnations, or of the table log.
-pub fn is_record(roots: &[String], path: &str) -> bool {
-    let relative = roots.iter().find_map(|root| path.strip_prefix(root.as_str())).map(|path| path.trim_start_matches('/'));
-    let Some(relative) = relative else { return path.contains("/table/") };
-    let parts: Vec<&str> = relative.split('/').collect();
-    matches!(parts[..], ["versions" | "revisions" | "lease", _] | ["runs", _, _] | ["runs", _, "lease", _])
-}
-
-/// The newest version's objects, and the small ones of older versions, which wait for a fence.
-pub async fn named_objects(incarnation: &Incarnation) -> Result<BTreeSet<String>, Error> {
-    let mut named = BTreeSet::new();
-    let newest = incarnation.newest_version().await?.map_or(0, |slot| slot.version);
-    for version in 1..=newest {
-        let Some(slot) = incarnation.slot(version).await? else { continue };
-        named.insert(incarnation.path(&slot.manifest).to_string());
-        let manifest = match incarnation.manifest(&slot).await {
-            Err(error) if error.code() == ErrorCode::HistoryMissing && version < newest => continue,
-            manifest => manifest?,
-        };
-        let mut objects: Vec<String> = manifest.parts.iter().chain(&manifest.source).map(|object| object.path.clone()).collect();
-        if version == newest {
-            let files = incarnation.files(&manifest).await?;
-            objects.extend(files.iter().flat_map(|file| file.objects()).map(|object| object.path.clone()));
-        }
-        named.extend(objects.iter().map(|path| incarnation.path(path).to_string()));
-    }
-    Ok(named)
-}
-
-fn newest(shown: &Shown) -> u64 {
-    shown.as_ref().map_or(0, Seen::newest)
-}
-
-/// Whether `seen` is `from`, `to`, or on the way: some of the versions that `to` has beyond `from`, in order.
-fn between(from: &Shown, seen: &Shown, to: &Shown) -> bool {
-    if seen == from || seen == to {
-        return true;
-    }
-    let (Some(seen), Some(to)) = (seen, to) else {
-        // Created or dropped on the way, without a version.
-        return seen.as_ref().is_none_or(|seen| seen.versions.is_empty());
-    };
-    let kept = match from {
-        Some(from) if from.incarnation == seen.incarnation => from.versions.len(),
-        _ => 0,
-    };
-    let prefix = seen.versions.iter().all(|(version, rows)| {
-        let before = from.as_ref().and_then(|from| from.versions.get(version));
-        Some(rows) == before || to.versions.get(version).is_some_and(|to| to == rows)
-    });
-    prefix && seen.versions.len() >= kept && seen.versions.len() <= to.versions.len()
-}
+use super::case::{On, Prepared, Trouble};
+use super::scenarios::all;
+use super::store::{Fault, Kind, Op};
+use super::world::{alone, in_parallel, number};
 
 /// The ways in which one operation can fail.
 fn faults(op: &Op) -> Vec<Fault> {
     let mut faults = vec![Fault::FailsBefore, Fault::Hangs, Fault::Down];
+    if matches!(op.kind, Kind::Get | Kind::Ranges) {
+        faults.push(Fault::Short);
+    }
     if op.kind.writes() {
         faults.extend([Fault::FailsAfter, Fault::HangsAfter, Fault::DownAfter]);
     }
@@ -367,17 +34,36 @@ fn prepared() -> Vec<Prepared> {
     all().into_iter().filter(|scenario| scenario.name.contains(&only)).map(Prepared::new).collect()
 }
 
-/// A scenario with its faults, and what went wrong.
-type Failure = ((usize, Vec<(usize, Fault)>), String);
+/// A scenario by its number, its trouble, and what went wrong.
+type Failure = ((usize, Trouble), String);
 
 fn report(failures: Vec<Failure>, prepared: &[Prepared]) {
-    for ((at, plan), failure) in &failures {
+    for ((at, trouble), failure) in &failures {
         let ready = &prepared[*at];
-        let ops: Vec<String> =
-            plan.iter().map(|(k, fault)| format!("{k}: {} {fault:?}", ready.ops.get(*k).map_or("-".into(), Op::to_string))).collect();
+        let ops: Vec<String> = match trouble {
+            Trouble::Ops(plan) => {
+                plan.iter().map(|(k, fault)| format!("{k}: {} {fault:?}", ready.ops.get(*k).map_or("-".into(), Op::to_string))).collect()
+            }
+            other => vec![format!("{other:?}")],
+        };
         println!("--- {}: {}\n{failure}\n", ready.scenario.name, ops.join(", "));
     }
     assert!(failures.is_empty(), "{} cases failed", failures.len());
+}
+
+fn run(prepared: &[Prepared], cases: Vec<(usize, Trouble)>, on: On) {
+    let (total, ended) = (cases.len(), AtomicU64::new(0));
+    let failures = in_parallel(cases, enough(), |(at, trouble)| {
+        let is_whole = alone(|| prepared[*at].interrupted(trouble, on))?;
+        ended.fetch_add(u64::from(is_whole), Ordering::SeqCst);
+        Ok(())
+    });
+    println!("{total} cases; in {} of them the act had an answer", ended.into_inner());
+    report(failures, prepared);
+}
+
+fn one(k: usize, fault: Fault) -> Trouble {
+    Trouble::Ops(vec![(k, fault)])
 }
 
 #[test]
@@ -387,18 +73,26 @@ fn crash_matrix() {
     for (at, ready) in prepared.iter().enumerate() {
         let before = cases.len();
         for (k, op) in ready.ops.iter().enumerate() {
-            cases.extend(faults(op).into_iter().map(|fault| (at, vec![(k, fault)])));
+            cases.extend(faults(op).into_iter().map(|fault| (at, one(k, fault))));
         }
         println!("{}: {} operations, {} cases", ready.scenario.name, ready.ops.len(), cases.len() - before);
     }
-    let total = cases.len();
-    let ran = AtomicU64::new(0);
-    let failures = in_parallel(cases, enough(), |(at, plan)| {
-        ran.fetch_add(1, Ordering::SeqCst);
-        alone(|| prepared[*at].interrupted(plan))
-    });
-    println!("crash matrix: {total} cases, {} ran", ran.into_inner());
-    report(failures, &prepared);
+    run(&prepared, cases, On::Memory);
+}
+
+/// The same on the local disk, for some scenarios, each operation in one of the ways by turns.
+#[test]
+fn crash_on_disk() {
+    let some = ["first run, proven", "incremental, registered", "vacuum", "drop and create"];
+    let prepared: Vec<Prepared> = prepared().into_iter().filter(|ready| some.contains(&ready.scenario.name)).collect();
+    let mut cases = vec![];
+    for (at, ready) in prepared.iter().enumerate() {
+        for (k, op) in ready.ops.iter().enumerate() {
+            let faults = faults(op);
+            cases.push((at, one(k, faults[k % faults.len()])));
+        }
+    }
+    run(&prepared, cases, On::Disk);
 }
 
 #[test]
@@ -420,10 +114,43 @@ fn crash_pairs() {
             (k, choices[rng.random_range(0..choices.len())])
         };
         let first = one(0);
-        (at, vec![first, one(first.0.min(ops.len() - 1))])
+        (at, Trouble::Ops(vec![first, one(first.0.min(ops.len() - 1))]))
     });
-    let cases: Vec<_> = cases.collect();
-    println!("two faults: {} cases of seed {seed}", cases.len());
-    let failures = in_parallel(cases, enough(), |(at, plan)| alone(|| prepared[*at].interrupted(plan)));
-    report(failures, &prepared);
+    println!("two faults, of seed {seed}");
+    run(&prepared, cases.collect(), On::Memory);
+}
+
+/// The disk is full after so many bytes: 200 points, spread over what each of some scenarios writes.
+#[test]
+fn crash_of_a_full_disk() {
+    const POINTS: u64 = 200;
+    let some = ["first run, proven", "incremental, registered", "compaction", "vacuum", "alter"];
+    let prepared: Vec<Prepared> = prepared().into_iter().filter(|ready| some.contains(&ready.scenario.name)).collect();
+    let share = POINTS / prepared.len().max(1) as u64;
+    let cases = prepared.iter().enumerate().flat_map(|(at, ready)| {
+        let bytes: u64 = ready.ops.iter().map(|op| op.bytes).sum();
+        (0..share).map(move |point| (at, Trouble::Full(bytes * point / share)))
+    });
+    run(&prepared, cases.collect(), On::Memory);
+}
+
+/// The future is dropped at every one of its polls.
+#[test]
+fn crash_of_a_future_dropped_at_each_await() {
+    let prepared = prepared();
+    let (total, longest) = (AtomicU64::new(0), AtomicU64::new(0));
+    let failures = in_parallel((0..prepared.len()).collect(), enough(), |at| {
+        for polls in 1.. {
+            total.fetch_add(1, Ordering::SeqCst);
+            let trouble = Trouble::Dropped(polls);
+            let whole = alone(|| prepared[*at].interrupted(&trouble, On::Memory));
+            if whole.map_err(|e| format!("dropped at poll {polls}: {e}"))? {
+                longest.fetch_max(polls, Ordering::SeqCst);
+                return Ok(());
+            }
+        }
+        Ok(())
+    });
+    println!("dropped at {} places, of at most {} in one scenario", total.into_inner(), longest.into_inner());
+    assert!(failures.is_empty(), "{:#?}", failures.iter().map(|(at, e)| (prepared[*at].scenario.name, e)).collect::<Vec<_>>());
 }

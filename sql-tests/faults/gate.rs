@@ -57,9 +57,9 @@ impl Gate for Hold {
 
 /// The operations at which a process of a schedule waits for its turn, in any order, each once.
 pub const STATIONS: [Of; 6] = [
-    |op| op.path.contains("/request.json"),
-    |op| op.path.contains("/data/") && op.path.ends_with(".index.parquet"),
-    |op| op.path.ends_with("/seal.json"),
+    |op| op.kind.writes() && op.path.ends_with("/request.json"),
+    |op| op.kind.writes() && op.path.ends_with(".index.parquet"),
+    |op| op.kind.writes() && op.path.ends_with("/seal.json"),
     |op| op.kind.writes() && op.path.contains("/manifests/"),
     |op| op.kind.writes() && op.path.contains("/sources/"),
     |op| op.kind.writes() && op.path.contains("/versions/"),

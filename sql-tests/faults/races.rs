@@ -18,9 +18,10 @@ use datafusion_incremental::store::{CommitOutcome, Incarnation};
 use datafusion_incremental::{Error, ErrorCode};
 use futures::future::join_all;
 
+use super::backing::Backing;
 use super::clock::{EPOCH, TestClock, pass};
 use super::gate::{Barrier, Hold, Latency, Of, STATIONS, Schedule};
-use super::store::{Backing, FaultStore, Gate};
+use super::store::{FaultStore, Gate};
 use super::world::{Process, ROOT, Rows, Source, World, alone, in_parallel, oracle, rows};
 
 /// A table `t` with version 1, and leases that look a minute old when they are written.
@@ -56,6 +57,13 @@ async fn publisher(world: &World, who: usize, gate: Arc<dyn Gate>) -> Process {
 async fn published(process: &Process) -> Result<u64, Error> {
     let batches = process.sql("SELECT version FROM incremental_refresh('t')").await?;
     Ok(batches.iter().find(|batch| batch.num_rows() == 1).map_or(0, |batch| batch.column(0).as_primitive::<UInt64Type>().value(0)))
+}
+
+/// The version that a refresh under this run id published.
+async fn published_as(process: &Process, run: &str) -> Result<u64, Error> {
+    let batches = process.sql(&format!("REFRESH t RUN '{run}'")).await?;
+    let version = batches.first().and_then(|batch| batch.column_by_name("version")).expect("a summary");
+    Ok(version.as_primitive::<UInt64Type>().value(0))
 }
 
 /// Every acknowledged version is there with its publisher's rows, and there are no others beyond version `base`.
@@ -167,31 +175,68 @@ fn races_of_commits_on_threads() {
     }
 }
 
+/// Two publishers whose stations come in this order (a bit for each turn); what each was told.
+async fn in_order(world: &World, order: u32, runs: [&str; 2]) -> Vec<Result<u64, Error>> {
+    let schedule = Schedule::new((0..12).map(|place| usize::from(order >> place & 1 == 1)));
+    let (a, b) = (publisher(world, 0, schedule.gate(0)).await, publisher(world, 1, schedule.gate(1)).await);
+    let run = |who: usize, process: Process| {
+        let schedule = Arc::clone(&schedule);
+        async move {
+            let outcome = published_as(&process, runs[who]).await;
+            schedule.end(who);
+            outcome
+        }
+    };
+    let (left, right) = tokio::join!(run(0, a), run(1, b));
+    vec![left, right]
+}
+
+fn orders() -> Vec<u32> {
+    let orders: Vec<u32> = (0..1_u32 << 12).filter(|order| order.count_ones() == 6).collect();
+    assert_eq!((orders.len(), STATIONS.len()), (924, 6));
+    orders
+}
+
 /// Every order of two publishers' stations.
 #[test]
 fn races_of_two_in_every_order() {
-    let orders: Vec<u32> = (0..1_u32 << 12).filter(|order| order.count_ones() == 6).collect();
-    let total = orders.len();
-    assert_eq!((total, STATIONS.len()), (924, 6));
-    let failures = in_parallel(orders, 5, |order| {
+    let failures = in_parallel(orders(), 5, |order| {
         alone(|| async {
             let (world, _) = table(PLAIN).await;
-            let schedule = Schedule::new((0..12).map(|place| usize::from(order >> place & 1 == 1)));
-            let (a, b) = (publisher(&world, 0, schedule.gate(0)).await, publisher(&world, 1, schedule.gate(1)).await);
-            let run = |who: usize, process: Process| {
-                let schedule = Arc::clone(&schedule);
-                async move {
-                    let outcome = published(&process).await;
-                    schedule.end(who);
-                    outcome
-                }
-            };
-            let (left, right) = tokio::join!(run(0, a), run(1, b));
-            let won = check_all_there(&world, 1, vec![left, right]).await?;
+            let outcomes = in_order(&world, *order, ["one", "two"]).await;
+            let won = check_all_there(&world, 1, outcomes).await?;
             if won == 0 { Err("nobody published".to_string()) } else { Ok(()) }
         })
     });
-    println!("two publishers, {total} orders");
+    println!("two publishers, 924 orders");
+    assert!(failures.is_empty(), "{failures:?}");
+}
+
+/// Every order of two attempts at one run id, with sources that differ: one version, one answer.
+#[test]
+fn races_of_one_run_id_in_every_order() {
+    let failures = in_parallel(orders(), 5, |order| {
+        alone(|| async {
+            let (world, _) = table(PLAIN).await;
+            let outcomes = in_order(&world, *order, ["same", "same"]).await;
+            let refused = |error: &Error| matches!(error.code(), ErrorCode::RunConflict | ErrorCode::RunStale | ErrorCode::RunActive);
+            if let Some(error) = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).find(|error| !refused(error)) {
+                return Err(format!("an attempt failed: {error}"));
+            }
+            let reader = world.process().await;
+            reader.attach("t").await.map_err(|e| e.to_string())?;
+            // Asked again, whatever was refused finds out.
+            let again = published_as(&reader, "same").await.map_err(|e| format!("asked again: {e}"))?;
+            let seen = reader.look("t").await.map_err(|e| e.to_string())?;
+            let possible = [oracle(&sees(0)), oracle(&sees(1))];
+            let whole = seen.rows().is_some_and(|rows| possible.contains(rows));
+            if (again, seen.newest(), whole) != (2, 2, true) || outcomes.iter().flatten().any(|version| *version != 2) {
+                return Err(format!("{outcomes:?}, again {again}, and the table shows {seen:?}"));
+            }
+            Ok(())
+        })
+    });
+    println!("two attempts at one run id, 924 orders");
     assert!(failures.is_empty(), "{failures:?}");
 }
 

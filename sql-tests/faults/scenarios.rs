@@ -9,8 +9,14 @@ use super::world::ROOT;
 pub enum Do {
     /// The source's rows from now on.
     Source(Vec<(i64, &'static str)>),
+    /// The rows of a Parquet file beside the tables; the source is all such files.
+    File(&'static str, Vec<(i64, &'static str)>),
+    /// So many seconds pass.
+    Wait(u64),
     /// A script that succeeds.
     Sql(String),
+    /// The last of this query's rows show this text.
+    Shows(String, &'static str),
     /// A script that fails with this code.
     Fails(String, ErrorCode),
     /// Whether every call of the handler `up` fails.
@@ -92,9 +98,12 @@ fn runs() -> Vec<Scenario> {
         scenario("first run, registered", vec![first(), sql(create("t", "s", "", UP))], run()),
         scenario("incremental, proven", one("", UPPER, second()), run()),
         scenario("incremental, registered", one("", UP, second()), run()),
-        scenario("delete-only", one("", UPPER, fewer()), run()),
-        scenario("no change", one("", UP, first()), run()),
-        scenario("rebuild", one("", UPPER, second()), vec![sql("REFRESH t FULL RUN 'r'")]),
+        scenario("delete-only, proven", one("", UPPER, fewer()), run()),
+        scenario("delete-only, registered", one("", UP, fewer()), run()),
+        scenario("no change, proven", one("", UPPER, first()), run()),
+        scenario("no change, registered", one("", UP, first()), run()),
+        scenario("rebuild, proven", one("", UPPER, second()), vec![sql("REFRESH t FULL RUN 'r'")]),
+        scenario("rebuild, registered", one("", UP, second()), vec![sql("REFRESH t FULL RUN 'r'")]),
         scenario("full recompute", one("incremental = false, compaction = 'off'", UPPER, second()), run()),
         scenario("retry of a run id", unready, run()),
         Scenario {
@@ -106,11 +115,14 @@ fn runs() -> Vec<Scenario> {
             ..scenario("guard, then allow", one(guarded, UP, fewer()), vec![held.clone(), allow.clone()])
         },
         scenario("allow, proven", [one(guarded, UPPER, fewer()), vec![held]].concat(), vec![allow]),
-        Scenario {
-            again: vec![sql("REFRESH t DRAFT RUN 'd'"), sql("REFRESH t")],
-            ..scenario("draft", one("", UP, second()), vec![sql("REFRESH t DRAFT RUN 'd'")])
-        },
+        draft("draft, proven", one("", UPPER, second())),
+        draft("draft, registered", one("", UP, second())),
     ]
+}
+
+fn draft(name: &'static str, setup: Vec<Do>) -> Scenario {
+    let draft = sql("REFRESH t DRAFT RUN 'd'");
+    Scenario { again: vec![draft.clone(), sql("REFRESH t")], ..scenario(name, setup, vec![draft]) }
 }
 
 fn acts() -> Vec<Scenario> {
@@ -162,13 +174,39 @@ fn acts() -> Vec<Scenario> {
         Scenario {
             tables: &["t", "u"],
             again: vec![sql("REFRESH t; REFRESH u")],
+            ..scenario("chain of two", [chained(), vec![second()]].concat(), vec![sql("REFRESH u, t")])
+        },
+        Scenario {
+            tables: &["t", "u"],
+            again: vec![sql("REFRESH u RUN 'h'")],
             ..scenario(
-                "chain of two",
-                [vec![first(), sql(create("t", "s", "", UPPER)), sql(create("u", "t", "", CHAINED)), sql("REFRESH t, u")], vec![second()]]
-                    .concat(),
-                vec![sql("REFRESH u, t")],
+                "hand-on",
+                [chained(), vec![second(), sql("REFRESH t"), Do::Shows("EXPLAIN REFRESH u".into(), "hands on its changes")]].concat(),
+                vec![sql("REFRESH u RUN 'h'")],
             )
         },
+        scenario("file skip", file_skip(), vec![sql("REFRESH t RUN 'r'")]),
+    ]
+}
+
+/// A table and one on top of it, refreshed once.
+fn chained() -> Vec<Do> {
+    vec![first(), sql(create("t", "s", "", UPPER)), sql(create("u", "t", "", CHAINED)), sql("REFRESH t, u")]
+}
+
+/// A table over three files, of which one changed: the others are not read.
+fn file_skip() -> Vec<Do> {
+    vec![
+        Do::File("a", vec![(1, "a"), (2, "b")]),
+        Do::File("b", vec![(3, "c"), (4, "d")]),
+        Do::File("c", vec![(5, "e")]),
+        Do::Wait(5),
+        sql(format!("CREATE EXTERNAL TABLE f STORED AS PARQUET LOCATION '{ROOT}/files/'")),
+        sql(create("t", "f", "", UPPER)),
+        sql("REFRESH t"),
+        Do::File("b", vec![(3, "cc"), (6, "f")]),
+        Do::Wait(5),
+        Do::Shows("EXPLAIN REFRESH t".into(), "source files: 1 to read, 2 skipped"),
     ]
 }
 

@@ -1,14 +1,13 @@
 //! What a simulation does: the processes, their gates and faults, the steps, and the comparison with the model.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::hash::Hasher;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow::array::AsArray;
 use arrow::datatypes::UInt64Type;
-use async_trait::async_trait;
 use datafusion_incremental::env::{Clock, SeededIds};
 use datafusion_incremental::{Error, ErrorCode};
 use futures::future::join_all;
@@ -16,113 +15,15 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
+use super::acts::{Act, Actor, Trace, actor, chained, definition, fault, put_source, reader_may_fail};
+use super::backing::Backing;
+use super::case::{is_record, named_objects};
 use super::clock::{EPOCH, TestClock, pass};
-use super::crash::{is_record, named_objects};
 use super::model::{Found, Model, Totals};
-use super::store::{Backing, Fault, FaultStore, Gate, Op};
-use super::world::{Process, ROOT, Rows, World, oracle};
+use super::store::Fault;
+use super::world::{Process, Rows, World, oracle};
 
 const WRITERS: usize = 3;
-
-/// Delays operations as its seed has it, and keeps what came when.
-#[derive(Debug)]
-struct SimGate {
-    who: usize,
-    rng: Mutex<SmallRng>,
-    calm: AtomicBool,
-    clock: Arc<TestClock>,
-    trace: Arc<Mutex<Trace>>,
-}
-
-#[derive(Debug, Default)]
-struct Trace {
-    hasher: DefaultHasher,
-    ops: u64,
-    verbose: bool,
-}
-
-#[async_trait]
-impl Gate for SimGate {
-    async fn pass(&self, op: &Op) {
-        let ms = {
-            let mut rng = self.rng.lock().unwrap();
-            match rng.random_range(0..1000) {
-                _ if self.calm.load(Ordering::SeqCst) => 0,
-                0..2 => rng.random_range(35_000..90_000),
-                2..10 => rng.random_range(1_000..6_000),
-                _ => rng.random_range(0..12),
-            }
-        };
-        if ms > 0 {
-            tokio::time::sleep(Duration::from_millis(ms)).await;
-        }
-        let mut trace = self.trace.lock().unwrap();
-        let at = self.clock.now_micros();
-        (at, self.who, &op.path, op.bytes, format!("{:?}", op.kind)).hash(&mut trace.hasher);
-        trace.ops += 1;
-        if trace.verbose {
-            println!("    {:>12.3} {} {op}", (at - EPOCH) as f64 / 1e6, self.who);
-        }
-    }
-}
-
-struct Actor {
-    process: Process,
-    gate: Arc<SimGate>,
-    clock: Arc<TestClock>,
-}
-
-#[derive(Debug, Clone)]
-enum Act {
-    Refresh { run: String, full: bool },
-    Draft { run: String },
-    Cancel { run: String },
-    Rollback { to: u64 },
-    Compact,
-    Vacuum { seconds: u64 },
-}
-
-impl Act {
-    fn sql(&self) -> String {
-        match self {
-            Self::Refresh { run, full } => {
-                let mode = if *full { "full" } else { "published" };
-                format!("SELECT version FROM incremental_refresh('t', '{mode}', '{run}')")
-            }
-            Self::Draft { run } => format!("SELECT version FROM incremental_refresh('t', 'draft', '{run}')"),
-            Self::Cancel { run } => format!("CALL incremental.cancel('t', '{run}')"),
-            Self::Rollback { to } => format!("CALL incremental.rollback('t', version => {to})"),
-            Self::Compact => "CALL incremental.compact('t')".to_string(),
-            Self::Vacuum { seconds } => format!("CALL incremental.vacuum('t', dry_run => false, older_than => '{seconds} s')"),
-        }
-    }
-
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Refresh { full: false, .. } => "refresh",
-            Self::Refresh { full: true, .. } => "full refresh",
-            Self::Draft { .. } => "draft",
-            Self::Cancel { .. } => "cancel",
-            Self::Rollback { .. } => "rollback",
-            Self::Compact => "compaction",
-            Self::Vacuum { .. } => "vacuum",
-        }
-    }
-
-    /// Whether this failure says no more than that the store, the handler or somebody else was in the way.
-    fn may_fail_with(&self, error: &Error) -> bool {
-        let injected = ["injected", "the service is down"].iter().any(|text| error.message().contains(text));
-        match error.code() {
-            ErrorCode::StoreFailed | ErrorCode::CommitUnknown | ErrorCode::RunActive | ErrorCode::RunConflict => true,
-            ErrorCode::RunStale | ErrorCode::Cancelled => matches!(self, Self::Refresh { .. } | Self::Draft { .. }),
-            ErrorCode::CaptureFailed | ErrorCode::HandlerFailed | ErrorCode::QueryFailed => injected,
-            ErrorCode::HistoryMissing => !matches!(self, Self::Cancel { .. }),
-            ErrorCode::RunNotFound => matches!(self, Self::Cancel { .. }),
-            ErrorCode::NotPublished => matches!(self, Self::Compact),
-            _ => false,
-        }
-    }
-}
 
 type Outcome = Option<Result<u64, Error>>;
 
@@ -142,18 +43,30 @@ pub struct Simulation {
     log: Vec<String>,
     totals: Totals,
     verbose: bool,
+    /// The source is files, which may be skipped.
+    has_files: bool,
+    /// A table `u` reads `t`, whose changes may be handed on.
+    has_chain: bool,
 }
 
 impl Simulation {
     pub async fn new(seed: u64, verbose: bool) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let clock = TestClock::at(EPOCH);
-        let backing = Backing::memory(Arc::clone(&clock) as Arc<dyn Clock>);
+        let mut backing = Backing::memory(Arc::clone(&clock) as Arc<dyn Clock>);
+        if rng.random_bool(0.4) {
+            // Leases that look expired to everybody: only the slots decide.
+            backing = backing.aged("/lease/", 60_000_000);
+        }
         let world = World::new(backing, Arc::clone(&clock) as Arc<dyn Clock>, Arc::new(SeededIds::new(seed)));
         let source: Rows = (0..rng.random_range(3..12)).map(|id| (id, format!("v{}", rng.random_range(0..50)))).collect();
-        world.source.set(source.clone());
+        let (has_files, has_chain) = (rng.random_bool(0.4), rng.random_bool(0.4));
+        put_source(&world, has_files, &source).await;
         let judge = world.process().await;
-        judge.sql(&definition(&mut rng)).await.expect("the table is created");
+        judge.sql(&definition(&mut rng, has_files)).await.expect("the table is created");
+        if has_chain {
+            judge.sql(&chained()).await.expect("the second table is created");
+        }
         let trace = Arc::new(Mutex::new(Trace { verbose, ..Trace::default() }));
         let mut actors = vec![];
         for who in 0..=WRITERS {
@@ -163,7 +76,23 @@ impl Simulation {
         let reader = actors.pop().expect("one actor reads");
         let model = Model { states: vec![source], ..Model::default() };
         let (log, totals) = (vec![], Totals::default());
-        Self { rng, world, clock, actors, reader, judge, model, runs: 0, open_runs: BTreeMap::new(), trace, log, totals, verbose }
+        Self {
+            rng,
+            world,
+            clock,
+            actors,
+            reader,
+            judge,
+            model,
+            runs: 0,
+            open_runs: BTreeMap::new(),
+            trace,
+            log,
+            totals,
+            verbose,
+            has_files,
+            has_chain,
+        }
     }
 
     /// All steps: what was done, and the trace's digest; or what went wrong, and the steps.
@@ -189,7 +118,11 @@ impl Simulation {
     async fn step(&mut self, step: u64) -> Result<(), String> {
         self.totals.count("steps", 1);
         if self.rng.random_bool(0.7) {
-            self.edit();
+            self.edit().await;
+        }
+        if self.rng.random_bool(0.6) {
+            // Long enough for the lease of a process that died.
+            pass(Duration::from_secs(self.rng.random_range(5..60))).await;
         }
         self.disturb().await;
         let newest = self.model.newest();
@@ -210,6 +143,7 @@ impl Simulation {
         self.judge_outcomes(&acts, outcomes)?;
         self.find_versions().await?;
         self.model.check_answers()?;
+        self.check_chain(false).await?;
         for read in reads {
             match read {
                 Ok(rows) => self.model.check_read(&rows, newest, self.model.newest())?,
@@ -233,7 +167,7 @@ impl Simulation {
     }
 
     /// Random edits of the source; values are lower case, so that `upper` loses nothing.
-    fn edit(&mut self) {
+    async fn edit(&mut self) {
         let mut rows = self.model.source().clone();
         for _ in 0..self.rng.random_range(1..4) {
             let id = self.rng.random_range(0..14);
@@ -246,7 +180,7 @@ impl Simulation {
         if self.rng.random_bool(0.03) {
             rows.clear();
         }
-        self.world.source.set(rows.clone());
+        put_source(&self.world, self.has_files, &rows).await;
         self.model.states.push(rows);
     }
 
@@ -290,6 +224,10 @@ impl Simulation {
         let newest = self.model.newest();
         let open: Vec<String> = self.open_runs.keys().cloned().collect();
         match self.rng.random_range(0..100) {
+            0..15 if self.has_chain => {
+                self.runs += 1;
+                Act::Chain { run: format!("c{}", self.runs) }
+            }
             0..50 => self.new_run(false),
             50..55 => self.new_run(true),
             55..60 => {
@@ -327,7 +265,7 @@ impl Simulation {
                 let work = async {
                     let batches = process.sql(&act.sql()).await?;
                     let version = batches.iter().find(|batch| batch.num_rows() == 1).map(|batch| match act {
-                        Act::Refresh { .. } => batch.column(0).as_primitive::<UInt64Type>().value(0),
+                        Act::Refresh { .. } => batch.column_by_name("version").expect("a summary").as_primitive::<UInt64Type>().value(0),
                         _ => 0,
                     });
                     Ok(version.unwrap_or(0))
@@ -428,11 +366,30 @@ impl Simulation {
         }
         if step % 8 == 7 {
             self.judge = self.world.process().await;
-            self.judge.attach("t").await.map_err(|e| format!("the table cannot be opened: {e}"))?;
+            for table in ["t", "u"] {
+                self.judge.attach(table).await.map_err(|e| format!("{table} cannot be opened: {e}"))?;
+            }
             let lists = "SELECT count(*) FROM incremental_runs('t'); SELECT count(*) FROM incremental_versions('t')";
             self.judge.sql(lists).await.map_err(|e| format!("the history cannot be listed: {e}"))?;
         }
         Ok(())
+    }
+
+    /// The table on top holds one of the versions of `t`; at `last` the newest, once it is refreshed.
+    async fn check_chain(&self, last: bool) -> Result<(), String> {
+        if !self.has_chain {
+            return Ok(());
+        }
+        if last {
+            self.judge.sql("REFRESH u").await.map_err(|e| format!("the last refresh of u: {e}"))?;
+        }
+        let rows = match self.judge.select("SELECT id, o FROM u").await {
+            Err(error) if error.code() == ErrorCode::NotPublished => return Ok(()),
+            rows => rows.map_err(|e| format!("u cannot be read: {e}"))?,
+        };
+        let newest = self.model.newest();
+        let fits = if last { self.model.is(newest, &rows) } else { (1..=newest).any(|version| self.model.is(version, &rows)) };
+        if fits { Ok(()) } else { Err(format!("u holds no version of t: {rows:?}")) }
     }
 
     /// Healthy again: a refresh equals a full recompute, and a vacuum leaves nothing behind.
@@ -440,8 +397,7 @@ impl Simulation {
         pass(Duration::from_secs(400)).await;
         self.find_versions().await?;
         self.model.ask("last");
-        let sql = "SELECT version FROM incremental_refresh('t', 'published', 'last')";
-        self.judge.sql(sql).await.map_err(|e| format!("the last refresh: {e}"))?;
+        self.judge.sql("REFRESH t RUN 'last'").await.map_err(|e| format!("the last refresh: {e}"))?;
         self.find_versions().await?;
         pass(Duration::from_secs(26 * 3600)).await;
         self.judge.sql("CALL incremental.vacuum('t', dry_run => false, older_than => '0 s')").await.map_err(|e| e.to_string())?;
@@ -450,61 +406,12 @@ impl Simulation {
         if rows != oracle(self.model.source()) {
             return Err(format!("the table shows {rows:?}, the source has {:?}", self.model.source()));
         }
+        self.check_chain(true).await?;
         let handle = self.judge.session.incremental_table("t").await.map_err(|e| e.to_string())?;
         let named = named_objects(handle.incarnation()).await.map_err(|e| e.to_string())?;
         let roots = [handle.incarnation().path("").to_string()];
-        let listed = self.world.backing.listed().await.into_keys();
+        let listed = self.world.backing.listed().await.into_keys().filter(|path| path.starts_with("w/t/"));
         let orphans: Vec<String> = listed.filter(|path| !named.contains(path) && !is_record(&roots, path)).collect();
         if orphans.is_empty() { Ok(()) } else { Err(format!("a vacuum does not find {orphans:?}")) }
     }
-}
-
-fn reader_may_fail(error: &Error, newest: u64, acts: &[(usize, Act)]) -> bool {
-    let vacuums = || acts.iter().any(|(_, act)| matches!(act, Act::Vacuum { .. }));
-    match error.code() {
-        ErrorCode::StoreFailed => true,
-        ErrorCode::QueryFailed => error.message().contains("injected"),
-        ErrorCode::NotPublished => newest == 0,
-        ErrorCode::HistoryMissing => vacuums(),
-        _ => false,
-    }
-}
-
-fn fault(rng: &mut SmallRng) -> Fault {
-    let seconds = rng.random_range(1..120);
-    let faults = [
-        Fault::FailsBefore,
-        Fault::FailsAfter,
-        Fault::FailsAfter,
-        Fault::Hangs,
-        Fault::HangsAfter,
-        Fault::Down,
-        Fault::DownAfter,
-        Fault::Late(seconds),
-        Fault::Late(seconds),
-    ];
-    faults[rng.random_range(0..faults.len())]
-}
-
-fn definition(rng: &mut SmallRng) -> String {
-    let options = format!(
-        "{}, target_file_rows = {}, row_group_rows = {}, handler_batch_rows = {}, verify = '{}'",
-        ["compaction = 'off'", "compaction_max_files = 3"][rng.random_range(0..2)],
-        rng.random_range(2..20),
-        rng.random_range(2..20),
-        rng.random_range(1..20),
-        ["always", "metadata"][rng.random_range(0..2)],
-    );
-    let (track, handler) = [("", "AS SELECT id, upper(v) AS o FROM input"), ("TRACK (v)", "HANDLER 'up'")][rng.random_range(0..2)];
-    format!("CREATE INCREMENTAL TABLE t FROM s KEY (id) {track} LOCATION '{ROOT}/t/' WITH ({options}) {handler}")
-}
-
-async fn actor(world: &World, who: usize, rng: SmallRng, clock: &Arc<TestClock>, trace: &Arc<Mutex<Trace>>) -> Actor {
-    let gate =
-        Arc::new(SimGate { who, rng: Mutex::new(rng), calm: AtomicBool::new(true), clock: Arc::clone(clock), trace: Arc::clone(trace) });
-    let own = TestClock::at(clock.now_micros());
-    let world = World { clock: Arc::clone(&own) as Arc<dyn Clock>, ..world.clone() };
-    let process = world.process_over(FaultStore::gated(Arc::clone(&world.backing), gate.clone())).await;
-    process.attach("t").await.expect("the table is there");
-    Actor { process, gate, clock: own }
 }

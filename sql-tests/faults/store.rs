@@ -12,25 +12,24 @@
 //!
 //! Operations count from 0. A read that is "applied" is a read that failed. Memory: one entry per operation while it records.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use chrono::{DateTime, Utc};
-use datafusion::common::runtime::SpawnedTask;
-use datafusion_incremental::env::Clock;
+use datafusion_incremental::env::SystemClock;
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
-use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
 use tokio::sync::Notify;
+
+use super::backing::{Backing, lock};
 
 /// What is asked of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,91 +91,6 @@ pub trait Gate: fmt::Debug + Send + Sync {
     async fn pass(&self, op: &Op);
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The store's own timestamps: each later than the one before, however fast a test is.
-#[derive(Debug, Clone, Default)]
-struct Stamps {
-    of: HashMap<Path, i64>,
-    last: i64,
-}
-
-/// What is stored, shared by all who work on it.
-#[derive(Debug)]
-pub struct Backing {
-    pub store: Arc<dyn ObjectStore>,
-    memory: Option<Arc<InMemory>>,
-    clock: Option<Arc<dyn Clock>>,
-    stamps: Mutex<Stamps>,
-    /// Objects whose path contains this always look this many microseconds old.
-    aged: Option<(&'static str, i64)>,
-    late: Mutex<Vec<SpawnedTask<()>>>,
-}
-
-impl Backing {
-    /// Nothing, in memory, with timestamps of `clock`.
-    pub fn memory(clock: Arc<dyn Clock>) -> Arc<Self> {
-        let memory = Arc::new(InMemory::new());
-        Arc::new(Self {
-            store: memory.clone(),
-            memory: Some(memory),
-            clock: Some(clock),
-            stamps: Mutex::default(),
-            aged: None,
-            late: Mutex::default(),
-        })
-    }
-
-    /// The same objects, apart from now on, with timestamps of `clock`. Only for memory.
-    pub fn fork(&self, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let memory = Arc::new(self.memory.as_ref().expect("only memory can be forked").fork());
-        let stamps = Mutex::new(lock(&self.stamps).clone());
-        Arc::new(Self { store: memory.clone(), memory: Some(memory), clock: Some(clock), stamps, aged: self.aged, late: Mutex::default() })
-    }
-
-    /// Objects whose path contains `of` look `micros` old from the start: leases that have run out.
-    pub fn aged(self: Arc<Self>, of: &'static str, micros: i64) -> Arc<Self> {
-        let mut this = Arc::try_unwrap(self).expect("not shared yet");
-        this.aged = Some((of, micros));
-        Arc::new(this)
-    }
-
-    /// Every object's path and size.
-    pub async fn listed(&self) -> BTreeMap<String, u64> {
-        self.store.list(None).map_ok(|meta| (meta.location.to_string(), meta.size)).try_collect().await.expect("a healthy listing")
-    }
-
-    fn put_late(self: &Arc<Self>, seconds: u64, path: Path, payload: PutPayload, opts: PutOptions) {
-        let this = Arc::clone(self);
-        let task = SpawnedTask::spawn(async move {
-            tokio::time::sleep(std::time::Duration::from_secs(seconds)).await;
-            if this.store.put_opts(&path, payload, opts).await.is_ok() {
-                this.stamp(&path);
-            }
-        });
-        lock(&self.late).push(task);
-    }
-
-    fn stamp(&self, path: &Path) {
-        if let Some(clock) = &self.clock {
-            let age = self.aged.filter(|(of, _)| path.as_ref().contains(of)).map_or(0, |(_, age)| age);
-            let mut stamps = lock(&self.stamps);
-            stamps.last = (stamps.last + 1).max(clock.now_micros());
-            let at = stamps.last - age;
-            stamps.of.insert(path.clone(), at);
-        }
-    }
-
-    fn dated(&self, mut meta: ObjectMeta) -> ObjectMeta {
-        if let Some(at) = lock(&self.stamps).of.get(&meta.location) {
-            meta.last_modified = DateTime::<Utc>::from_timestamp_micros(*at).unwrap_or_default();
-        }
-        meta
-    }
-}
-
 /// One process's way to the objects. Clones are the same way.
 #[derive(Debug, Clone)]
 pub struct FaultStore {
@@ -199,6 +113,23 @@ struct State {
     armed: bool,
     plan: BTreeMap<usize, Fault>,
     down: bool,
+    /// What the disk still takes.
+    room: Option<u64>,
+    /// Whether every operation lets others go first.
+    yields: bool,
+}
+
+impl State {
+    /// Whether the disk does not take these bytes; nothing of them is stored then.
+    fn is_full_for(&mut self, bytes: u64) -> bool {
+        let Some(room) = &mut self.room else { return false };
+        match room.checked_sub(bytes) {
+            Some(left) => *room = left,
+            // Like a disk: what is smaller may still fit, but a writer of records finds no room for the next either.
+            None => *room = 0,
+        }
+        bytes > 0 && *room == 0
+    }
 }
 
 /// What becomes of one operation.
@@ -227,6 +158,11 @@ impl FaultStore {
         Self { backing, gate: None, shared: Arc::default() }
     }
 
+    /// The way of a process that works elsewhere.
+    pub fn nowhere() -> Self {
+        Self::new(Backing::memory(Arc::new(SystemClock::default())))
+    }
+
     /// Every operation waits at `gate` first.
     pub fn gated(backing: Arc<Backing>, gate: Arc<dyn Gate>) -> Self {
         Self { gate: Some(gate), ..Self::new(backing) }
@@ -236,6 +172,18 @@ impl FaultStore {
     pub fn arm(&self, plan: impl IntoIterator<Item = (usize, Fault)>) {
         *lock(&self.shared.state) = State { armed: true, plan: plan.into_iter().collect(), ..State::default() };
         self.shared.is_hung.store(false, Ordering::SeqCst);
+    }
+
+    /// From now on the store takes so many bytes, and says that it is full.
+    pub fn fill_after(&self, bytes: u64) {
+        self.arm([]);
+        lock(&self.shared.state).room = Some(bytes);
+    }
+
+    /// From now on every operation, before it is done and after it, is a place where its future can be dropped.
+    pub fn yields(&self) {
+        self.arm([]);
+        lock(&self.shared.state).yields = true;
     }
 
     /// Everything works again; the operations since [`Self::arm`].
@@ -255,6 +203,9 @@ impl FaultStore {
         if let Some(gate) = &self.gate {
             gate.pass(&op).await;
         }
+        if lock(&self.shared.state).yields {
+            tokio::task::yield_now().await;
+        }
         let fault = {
             let mut state = lock(&self.shared.state);
             if !state.armed {
@@ -263,7 +214,7 @@ impl FaultStore {
             let number = state.count;
             state.count += 1;
             state.ops.push(op);
-            if state.down {
+            if state.down || state.is_full_for(bytes) {
                 return Verdict::Fail;
             }
             let fault = state.plan.get(&number).copied();
@@ -294,6 +245,9 @@ impl FaultStore {
 
     /// What the caller hears of an operation that was applied with this result.
     async fn leave<T>(&self, verdict: Verdict, result: Result<T>) -> Result<T> {
+        if lock(&self.shared.state).yields {
+            tokio::task::yield_now().await;
+        }
         match verdict {
             Verdict::ApplyThenFail | Verdict::Fail => Err(injected()),
             Verdict::ApplyThenHang => {
@@ -364,6 +318,7 @@ impl ObjectStore for FaultStore {
         }
         let head = options.head;
         let mut found = self.leave(verdict, self.backing.store.get_opts(location, options).await).await?;
+        found.meta.location = location.clone(); // some stores tell the path below
         found.meta = self.backing.dated(found.meta);
         if head || !matches!(verdict, Verdict::Short) {
             return Ok(found);

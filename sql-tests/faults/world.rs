@@ -26,15 +26,21 @@ use datafusion_incremental::env::{Clock, Env, Ids};
 use datafusion_incremental::handler::{HandlerRegistry, closure_handler};
 use datafusion_incremental::table::{IncrementalTable, TableHandle};
 use datafusion_incremental::{Error, ErrorCode, Result};
-use object_store::ObjectStore;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use parquet::arrow::ArrowWriter;
 
-use super::store::{Backing, FaultStore};
+use super::backing::Backing;
+use super::store::FaultStore;
 
 /// The rows of a source or of a table, by key.
 pub type Rows = BTreeMap<i64, String>;
 
 /// The folder of every test's tables.
 pub const ROOT: &str = "memory://faults/w";
+
+/// The folder of the source's files, in the store.
+pub const FILES: &str = "w/files/";
 
 pub fn rows(pairs: &[(i64, &str)]) -> Rows {
     pairs.iter().map(|(id, v)| (*id, (*v).to_string())).collect()
@@ -120,11 +126,27 @@ pub struct World {
     pub ids: Arc<dyn Ids>,
     pub source: Arc<Source>,
     pub service: Arc<Service>,
+    /// The rows of the source's files, when it is made of files.
+    pub files: Arc<Mutex<BTreeMap<String, Rows>>>,
 }
 
 impl World {
     pub fn new(backing: Arc<Backing>, clock: Arc<dyn Clock>, ids: Arc<dyn Ids>) -> Self {
-        Self { backing, clock, ids, source: Source::new(Rows::new()), service: Arc::default() }
+        Self { backing, clock, ids, source: Source::new(Rows::new()), service: Arc::default(), files: Arc::default() }
+    }
+
+    /// A Parquet file of the source, new or overwritten; [`Self::source`] is then the rows of all files.
+    pub async fn put_file(&self, name: &str, rows: Rows) {
+        let mut bytes = vec![];
+        let mut writer = ArrowWriter::try_new(&mut bytes, schema("v"), None).unwrap();
+        writer.write(&batch("v", &rows)).unwrap();
+        writer.close().unwrap();
+        let path = Path::from(format!("{FILES}{name}.parquet"));
+        self.backing.store.put(&path, bytes.into()).await.unwrap();
+        self.backing.stamp(&path);
+        let mut files = self.files.lock().unwrap();
+        files.insert(name.to_string(), rows);
+        self.source.set(files.values().flatten().map(|(id, v)| (*id, v.clone())).collect());
     }
 
     /// A process that has seen nothing yet.

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use datafusion_incremental::error::{Error, ErrorCode, Result};
+use datafusion_incremental::redact::holds_secret;
 use datafusion_incremental::sql::quote_identifier;
 use datafusion_incremental::sql::verbs::{Family, VerbSpec};
 use rustyline::config::Config;
@@ -28,7 +29,7 @@ Statements end with ';'. Ctrl-C cancels the running statement, Ctrl-D or \\q lea
 
 /// Reads entries until the user leaves. A failing statement does not end the shell.
 pub async fn run<E: Engine>(shell: &mut Shell<E>) -> Result<()> {
-    let config = Config::builder().completion_type(CompletionType::List).history_ignore_space(true).auto_add_history(true).build();
+    let config = Config::builder().completion_type(CompletionType::List).history_ignore_space(true).build();
     let mut editor: Editor<LineHelper, FileHistory> = Editor::with_config(config).map_err(terminal)?;
     editor.set_helper(Some(LineHelper::default()));
     let history = home_file(".incremental_history");
@@ -46,8 +47,10 @@ pub async fn run<E: Engine>(shell: &mut Shell<E>) -> Result<()> {
         match editor.readline("> ") {
             Ok(entry) if is_exit(&entry) => break,
             Ok(entry) => {
-                // Before it runs: an entry that ends the process is the one to look up.
-                if let Some(file) = &history
+                // Before it runs: an entry that ends the process is the one to look up. Secrets are not for looking up.
+                let kept = !holds_secret(&entry) && editor.add_history_entry(entry.as_str()).unwrap_or(false);
+                if kept
+                    && let Some(file) = &history
                     && let Err(error) = editor.append_history(file)
                 {
                     eprintln!("the history was not saved to {}: {error}", file.display());

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use async_trait::async_trait;
 use bytes::Bytes;
 use datafusion::common::runtime::SpawnedTask;
-use futures::stream::BoxStream;
+use futures::stream::{BoxStream, StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
@@ -32,6 +32,8 @@ use object_store::{
 const STORE: &str = "DurableLocalStore";
 /// Folders remembered as synced; beyond it the memory is dropped and they are synced once more.
 const KNOWN_FOLDERS: usize = 4096;
+/// Objects of a listing that are looked at together.
+const LIST_CHUNK: usize = 256;
 
 /// What a failed local write left behind, so that a create-only writer can tell "no" from "perhaps".
 #[derive(Debug, thiserror::Error)]
@@ -133,8 +135,22 @@ impl ObjectStore for DurableLocalStore {
         self.inner.delete_stream(locations)
     }
 
+    /// Only what is really there: a link that leads out of the folder is not part of it, and must not let a vacuum or a purge
+    /// delete what it leads to.
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
+        let listed = self.inner.list(prefix);
+        let folder = prefix.and_then(|prefix| self.inner.path_to_filesystem(prefix).ok());
+        let Some(folder) = folder else { return listed };
+        let inner = Arc::clone(&self.inner);
+        listed
+            .ready_chunks(LIST_CHUNK)
+            .then(move |chunk| {
+                let (inner, folder) = (Arc::clone(&inner), folder.clone());
+                blocking(move || Ok(inside(&inner, &folder, chunk)))
+            })
+            .map_ok(|chunk| futures::stream::iter(chunk))
+            .try_flatten()
+            .boxed()
     }
 
     fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> BoxStream<'static, Result<ObjectMeta>> {
@@ -152,6 +168,20 @@ impl ObjectStore for DurableLocalStore {
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
         self.inner.rename_opts(from, to, options).await
     }
+}
+
+/// The objects that lie below `folder` when links are followed.
+fn inside(store: &LocalFileSystem, folder: &FsPath, objects: Vec<Result<ObjectMeta>>) -> Vec<Result<ObjectMeta>> {
+    let Ok(folder) = folder.canonicalize() else { return objects };
+    let is_inside = |object: &Result<ObjectMeta>| match object {
+        Ok(object) => match store.path_to_filesystem(&object.location).map(|path| path.canonicalize()) {
+            Ok(Ok(path)) => path.starts_with(&folder),
+            // Gone since it was listed.
+            _ => true,
+        },
+        Err(_) => true,
+    };
+    objects.into_iter().filter(is_inside).collect()
 }
 
 /// Runs disk work off the async threads; a panic there is an error here.
@@ -176,7 +206,7 @@ impl Folders {
         let mut made = self.know(folder)?;
         for number in 1_u64.. {
             let mut name = target.as_os_str().to_os_string();
-            name.push(format!("#{number}"));
+            name.push(format!("{}{number}", super::staged::MARK));
             let staged = PathBuf::from(name);
             match OpenOptions::new().write(true).create_new(true).open(&staged) {
                 Ok(file) => return Ok((file, staged)),
@@ -224,7 +254,7 @@ impl Folders {
     fn finish(&self, written: io::Result<()>, staged: &FsPath, target: &FsPath, exclusive: bool) -> Result<()> {
         let named = written.and_then(|()| if exclusive { std::fs::hard_link(staged, target) } else { std::fs::rename(staged, target) });
         if exclusive || named.is_err() {
-            let _ = std::fs::remove_file(staged); // a leftover is hidden and does no harm
+            let _ = std::fs::remove_file(staged); // a vacuum finds leftovers
         }
         let synced = target.parent().map_or(Ok(()), sync_folder);
         match named {
@@ -305,7 +335,7 @@ impl MultipartUpload for Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         if let Some(staged) = self.staged.take() {
-            let _ = std::fs::remove_file(staged); // hidden leftovers do no harm
+            let _ = std::fs::remove_file(staged); // a vacuum finds leftovers
         }
     }
 }
@@ -313,8 +343,6 @@ impl Drop for Upload {
 #[cfg(test)]
 mod tests {
     use object_store::ObjectStoreExt;
-
-    use futures::StreamExt;
 
     use super::*;
 

@@ -12,6 +12,9 @@ mod clock;
 mod durable;
 mod ids;
 mod location;
+mod stack;
+pub(crate) mod staged;
+mod whole;
 
 use std::sync::Arc;
 
@@ -21,6 +24,8 @@ pub(crate) use durable::LocalFailure;
 pub(crate) use ids::hex;
 pub use ids::{Ids, RandomIds, SeededIds};
 pub use location::Location;
+pub(crate) use stack::on_large_stack;
+pub(crate) use whole::WholeStores;
 
 /// Clock and ids, shared by everything that acts.
 #[derive(Debug, Clone)]

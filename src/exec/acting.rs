@@ -23,6 +23,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitioning, PlanProperties};
 use tokio::task::JoinError;
 
+use super::ahead::read_ahead;
 use crate::error::{Error, Result};
 
 /// Lets a plan instance run once.
@@ -72,9 +73,10 @@ where
     F: Fn(usize, SendableRecordBatchStream) -> Fut,
     Fut: Future<Output = DfResult<T>> + Send + 'static,
 {
-    let mut tasks = JoinSet::new();
-    for partition in 0..input.output_partitioning().partition_count() {
-        let work = task(partition, input.execute(partition, Arc::clone(&context))?);
+    let (mut tasks, partitions) = (JoinSet::new(), input.output_partitioning().partition_count());
+    for partition in 0..partitions {
+        let rows = input.execute(partition, Arc::clone(&context))?;
+        let work = task(partition, read_ahead(rows, partitions, &context));
         tasks.spawn(async move { work.await.map(|result| (partition, result)) });
     }
     let mut results = Vec::new();

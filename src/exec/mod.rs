@@ -1,6 +1,7 @@
 //! Physical operators, one folder each.
 
 pub(crate) mod acting;
+pub(crate) mod ahead;
 pub mod capture_scan;
 pub mod compact;
 pub mod contract;

@@ -17,6 +17,7 @@ mod bound;
 mod columns;
 mod conform;
 mod function;
+pub(crate) mod nesting;
 mod registry;
 mod row;
 mod sql;
@@ -31,6 +32,7 @@ use async_trait::async_trait;
 
 pub use bound::BoundHandler;
 pub(crate) use bound::check_same_output;
+pub(crate) use columns::nearest;
 pub(crate) use conform::conform_batch;
 pub use function::closure_handler;
 pub use registry::HandlerRegistry;

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use arrow_schema::Schema;
 use datafusion::execution::TaskContext;
 use datafusion::execution::runtime_env::RuntimeEnv;
 
+use crate::env::WholeStores;
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::Fingerprinter;
 use crate::spec::{Definition, OperationalOptions, Revision, RunId, RunMode, RunReason, RunState, RunSummary};
-use crate::store::{DataFile, DefinitionLog, Incarnation, Manifest, RunStore, Slot};
+use crate::store::{DataFile, DefinitionLog, FORMAT, Incarnation, Manifest, RunStore, Slot, VersionDelta, VersionKind};
 use crate::table::TableHandle;
 
 use super::outside::OutsideRun;
@@ -23,6 +25,13 @@ pub(crate) struct Base {
     pub slot: Slot,
     pub manifest: Arc<Manifest>,
     pub files: Arc<Vec<DataFile>>,
+}
+
+impl Base {
+    /// Whether nothing but its number is known: its description is damaged.
+    fn is_lost(&self) -> bool {
+        self.manifest.revision == 0
+    }
 }
 
 /// Everything an attempt pinned at open. Shared by the sinks of its plans.
@@ -59,7 +68,7 @@ impl Attempt {
         let incarnation = table.incarnation().clone();
         let definitions = Arc::new(incarnation.definitions().await?);
         let base = match request.mode {
-            RunMode::Published => newest_base(&incarnation).await?,
+            RunMode::Published => newest_base_for(&incarnation, request.full).await?,
             RunMode::Draft => None,
         };
         let revision = match request.mode {
@@ -140,7 +149,7 @@ impl Attempt {
             (_, RunMode::Draft) => RunReason::Draft,
             _ if !definition.incremental => RunReason::Full,
             (None, _) => RunReason::Initial,
-            (Some(base), _) if base.manifest.revision != self.revision.number => RunReason::RebuildRevision,
+            (Some(base), _) if base.manifest.revision != self.revision.number && !base.is_lost() => RunReason::RebuildRevision,
             _ if self.full => RunReason::RebuildRequested,
             _ => RunReason::Incremental,
         }
@@ -200,9 +209,14 @@ impl Attempt {
         self.committing.load(Ordering::Acquire)
     }
 
-    /// The session's task context, with the memory of this run counted.
+    /// The session's task context, with the memory of this run counted, and the bodies that its source's stores send.
     pub fn task_context(&self) -> Arc<TaskContext> {
-        let runtime = RuntimeEnv { memory_pool: Arc::clone(&self.pool) as _, ..self.host.state.runtime_env().as_ref().clone() };
+        let own = self.host.state.runtime_env();
+        let runtime = RuntimeEnv {
+            memory_pool: Arc::clone(&self.pool) as _,
+            object_store_registry: Arc::new(WholeStores(Arc::clone(&own.object_store_registry))),
+            ..own.as_ref().clone()
+        };
         Arc::new(TaskContext::from(&self.host.state).with_runtime(Arc::new(runtime)))
     }
 
@@ -225,6 +239,49 @@ pub(super) async fn newest_base(incarnation: &Incarnation) -> Result<Option<Base
     let manifest = incarnation.manifest(&slot).await?;
     let files = incarnation.files(&manifest).await?;
     Ok(Some(Base { slot, manifest, files }))
+}
+
+/// The base of a run; one that keeps nothing of it (`full`) goes on when its description is damaged or gone, and mends the
+/// table that way.
+///
+/// # Errors
+/// Those of [`newest_base`]; with `full` only where the version's slot cannot be read.
+pub(super) async fn newest_base_for(incarnation: &Incarnation, full: bool) -> Result<Option<Base>> {
+    let found = newest_base(incarnation).await;
+    if !full {
+        return found;
+    }
+    let damage = |error: &Error| matches!(error.code(), ErrorCode::Corrupt | ErrorCode::HistoryMissing);
+    let error = match found {
+        Ok(Some(base)) => match incarnation.source_state(&base.manifest).await {
+            Err(error) if damage(&error) => error,
+            _ => return Ok(Some(base)),
+        },
+        Err(error) if damage(&error) => error,
+        other => return other,
+    };
+    let Some(slot) = incarnation.newest_version().await? else { return Err(error) };
+    log::warn!("all rows are published anew, and no older version can be rolled back to: {error}");
+    let manifest = Manifest {
+        format: FORMAT,
+        incarnation: incarnation.id().to_string(),
+        version: slot.version,
+        base: None,
+        kind: VersionKind::Rebuild,
+        revision: 0,
+        committed_at: 0,
+        key: vec![],
+        output_schema: Arc::new(Schema::empty()),
+        parts: vec![],
+        source: None,
+        rows: 0,
+        delta: VersionDelta::default(),
+        // What a vacuum may be deleting is not known any more.
+        floor: slot.version + 1,
+        sync: None,
+        summary: RunSummary::new(slot.run.as_str(), RunMode::Published, RunState::Published),
+    };
+    Ok(Some(Base { slot, manifest: Arc::new(manifest), files: Arc::default() }))
 }
 
 fn no_revision(table: &str) -> Error {

@@ -7,11 +7,13 @@
 //! The seal pins base, revision, source identity, counts and files. Whoever seals first decides; a second attempt
 //! of the same run adopts that seal. Nothing here ever touches what is published.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
+use futures::FutureExt;
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::index_scan::{IndexScanExec, KeyRanges, Scope};
@@ -56,8 +58,20 @@ pub(super) struct CaptureContext {
     pub against_base: bool,
 }
 
-/// Resolves and checks the source and plans the diff.
+/// Resolves and checks the source and plans the diff. A panic of a reader over a broken file is an error of the run.
 pub(super) async fn prepare(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContext>, Arc<dyn ExecutionPlan>)> {
+    AssertUnwindSafe(prepare_now(attempt)).catch_unwind().await.unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        let message = format!(
+            "table {:?}: the reader of the source's files panicked ({}). Remedy: look for a broken file and mend or remove it",
+            attempt.name(),
+            said.unwrap_or("without a word")
+        );
+        Err(Error::new(ErrorCode::CaptureFailed, message))
+    })
+}
+
+async fn prepare_now(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContext>, Arc<dyn ExecutionPlan>)> {
     let (started, listed_at) = (attempt.elapsed(), attempt.now());
     let (source, pinned) = open_source(attempt).await?;
     let previous = previous_source(attempt).await?;
@@ -89,6 +103,7 @@ async fn plan(
         let nothing = EmptyExec::new(change_schema(attempt.definition()));
         return Ok((Counts::Whole(OnceLock::from(DiffReport::default())), Arc::new(nothing)));
     }
+    source.check_nesting(|path| choice.is_read(path)).await?;
     source.check_headers(columns, |path| choice.is_read(path)).await?;
     let (scan, has_ordinals) = match hand_on.scan(source, columns).await? {
         Some(changes) => (changes, false),

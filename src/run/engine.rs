@@ -17,7 +17,7 @@ use crate::table::TableHandle;
 
 use super::attempt::Attempt;
 use super::capture::{self, CaptureContext};
-use super::open::{Admission, admit};
+use super::open::{Admission, admit, overtaken};
 use super::outside::{self, OutsideRun};
 use super::publish::{Pinned, Publication, Work, publish_output, spilled};
 use super::{Host, Phase, RefreshRequest, RunResult, cancel, compaction, guard, history, plans};
@@ -136,7 +136,7 @@ async fn release(lease: Lease) {
 /// Re-reads what the lease made stable, and takes the sealed revision where there is a seal.
 async fn adopt(mut attempt: Attempt, seal: Option<&Seal>) -> Result<Attempt> {
     if attempt.mode == RunMode::Published {
-        attempt.base = super::attempt::newest_base(&attempt.incarnation).await?;
+        attempt.base = super::attempt::newest_base_for(&attempt.incarnation, attempt.full).await?;
     }
     if let Some(seal) = seal {
         let revision = attempt.definitions.revision(seal.revision).cloned();
@@ -297,6 +297,9 @@ impl SealSink for InputSeal {
 
 /// Publishes a sealed run: the handler is called only when there are rows for it.
 async fn finish(attempt: &Arc<Attempt>, handler: &BoundHandler, seal: Seal) -> Result<RunSummary> {
+    if let Some(answer) = overtaken(attempt, &seal).await? {
+        return Ok(answer);
+    }
     let Capture::Input { changes, .. } = &seal.capture else { return publish_output(attempt, &seal, Work::default()).await };
     guard::check(attempt, &seal)?;
     attempt.host.report(attempt.name(), Phase::Handle);

@@ -9,16 +9,32 @@ use crate::table::TableHandle;
 /// The rows of a table's runs, newest request first.
 ///
 /// # Errors
-/// The store's errors, `CORRUPT` for a damaged record.
+/// The store's errors. A run with a damaged record is `unknown`, and says why.
 pub async fn run_summaries(table: &TableHandle) -> Result<Vec<RunSummary>> {
     let mut rows = vec![];
     for run in table.incarnation().run_ids().await? {
-        if table.incarnation().run(&run).request().await?.is_some() {
-            rows.push(summary_of(table, &run).await?);
+        match known_summary(table, &run).await {
+            Ok(summary) => rows.extend(summary),
+            // A record is for people: one that is damaged takes no other run's row away.
+            Err(error) if error.code() == ErrorCode::Corrupt => {
+                let mut summary = RunSummary::new(run.as_str(), RunMode::Published, RunState::Unknown);
+                summary.error_code = Some(error.code().as_str().to_string());
+                summary.error_message = Some(error.message().to_string());
+                rows.push(summary);
+            }
+            Err(error) => return Err(error),
         }
     }
     rows.sort_by(|a, b| b.requested_at.cmp(&a.requested_at).then_with(|| a.run_id.cmp(&b.run_id)));
     Ok(rows)
+}
+
+/// The row of a run that is known.
+async fn known_summary(table: &TableHandle, run: &RunId) -> Result<Option<RunSummary>> {
+    if table.incarnation().run(run).request().await?.is_none() {
+        return Ok(None);
+    }
+    summary_of(table, run).await.map(Some)
 }
 
 /// One run's row. The version slot decides over what the attempts recorded.

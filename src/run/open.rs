@@ -11,6 +11,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::spec::{RunId, RunMode, RunSummary};
 use crate::store::{Incarnation, RunRequest, Seal};
 
+use super::attempt::Attempt;
 use super::{RefreshRequest, history};
 
 /// How to go on with a run id.
@@ -52,6 +53,38 @@ pub(super) async fn admit(incarnation: &Incarnation, table: &str, run: &RunId, r
         ));
     }
     Ok(Admission::Go { request: stored, seal: seal.map(Box::new), known: true })
+}
+
+/// A seal can be another attempt's, and that attempt may have seen another base: its change set must not be put on ours.
+/// `None`: go on with it. Otherwise the run's answer, when that attempt published.
+///
+/// # Errors
+/// `RUN_STALE` when another run has the version after the seal's base; `RUN_CONFLICT` when the seal fits a base or a
+/// revision that this attempt did not open.
+pub(super) async fn overtaken(attempt: &Attempt, seal: &Seal) -> Result<Option<RunSummary>> {
+    let base = attempt.base.as_ref().map(|base| base.slot.version);
+    if seal.base == base && seal.revision == attempt.revision.number {
+        return Ok(None);
+    }
+    let version = seal.base.unwrap_or(0) + 1;
+    let slot = match attempt.mode {
+        RunMode::Published => attempt.incarnation.slot(version).await?,
+        RunMode::Draft => None,
+    };
+    match slot {
+        Some(slot) if slot.run == attempt.run => history::version_summary(&attempt.incarnation, &slot).await.map(Some),
+        Some(slot) => Err(stale(attempt.name(), &attempt.run, version, &slot.run)),
+        None => Err(Error::new(
+            ErrorCode::RunConflict,
+            format!(
+                "table {table:?}: another attempt of run {run:?} sealed its capture first, of revision {} for version {version}. \
+                 Remedy: ask for run {run:?} again, which goes on from that capture",
+                seal.revision,
+                table = attempt.name(),
+                run = attempt.run.as_str(),
+            ),
+        )),
+    }
 }
 
 fn mismatch(table: &str, run: &RunId, stored: &RunRequest) -> Error {

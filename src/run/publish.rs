@@ -24,6 +24,7 @@ use super::Phase;
 use super::attempt::Attempt;
 use super::capture::CaptureContext;
 use super::commit::{NewVersion, Staged, accept, stage};
+use super::open::overtaken;
 use super::outside::{self, OutsideCapture};
 use super::{draft, guard};
 
@@ -144,6 +145,9 @@ pub(super) async fn publish_output(attempt: &Attempt, seal: &Seal, work: Work) -
     let Capture::Output { files, ms_handle, ms_write, .. } = &seal.capture else {
         return Err(Error::internal("the seal holds an input capture where an output was expected"));
     };
+    if let Some(answer) = overtaken(attempt, seal).await? {
+        return Ok(answer);
+    }
     guard::check(attempt, seal)?;
     let work = Work { ms_handle: *ms_handle, ms_write: *ms_write, ..work };
     publish_sealed(attempt, seal, files.clone(), work).await

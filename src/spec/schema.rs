@@ -141,15 +141,30 @@ pub fn unsupported_type(data_type: &DataType, as_key: bool) -> Option<String> {
     })
 }
 
+/// Types may be nested so deep: readers of Parquet, and much of Arrow, recurse.
+const MAX_NESTING: usize = 64;
+/// Values of a fixed width may be so wide: a null takes the width too.
+const MAX_WIDTH: i32 = 1024 * 1024;
+
 fn known_limit(data_type: &DataType, as_key: bool) -> Option<String> {
-    let nested = |field: &Field| known_limit(field.data_type(), as_key);
+    limit_below(data_type, as_key, MAX_NESTING)
+}
+
+fn limit_below(data_type: &DataType, as_key: bool, depth: usize) -> Option<String> {
+    let Some(depth) = depth.checked_sub(1) else {
+        return Some(format!("types nest at most {MAX_NESTING} deep; keep inner parts as text or in columns of their own"));
+    };
+    let nested = |field: &Field| limit_below(field.data_type(), as_key, depth);
     match data_type {
+        DataType::FixedSizeBinary(width) | DataType::FixedSizeList(_, width) if *width > MAX_WIDTH => {
+            Some(format!("values of a fixed size hold at most {MAX_WIDTH} items, nulls too; use a type of variable size"))
+        }
         DataType::Null => Some("the type Null has no values; cast the column to a concrete type".into()),
         DataType::Interval(_) => Some("intervals cannot be stored in Parquet; cast the column to text or to separate numbers".into()),
         DataType::Union(..) => Some("unions cannot be stored in Parquet; use one column per alternative".into()),
         DataType::Map(..) if as_key => Some("a map has no order and cannot be a key; extract the fields that identify the row".into()),
         DataType::Map(entries, _) => nested(entries),
-        DataType::Dictionary(_, value) => known_limit(value, as_key),
+        DataType::Dictionary(_, value) => limit_below(value, as_key, depth),
         DataType::RunEndEncoded(_, values) => nested(values),
         // Parquet's writer panics on the first; Arrow's kernels lose the row count of the second.
         DataType::FixedSizeBinary(0) => Some("binary values of width 0 cannot be stored in Parquet; leave the column out".into()),

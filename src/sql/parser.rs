@@ -2,7 +2,7 @@
 
 use datafusion::config::SqlParserOptions;
 use datafusion::error::DataFusionError;
-use datafusion::sql::parser::{DFParser, DFParserBuilder, Statement as DataFusionStatement};
+use datafusion::sql::parser::{CopyToSource, DFParser, DFParserBuilder, Statement as DataFusionStatement};
 use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
@@ -12,9 +12,14 @@ use super::cursor::Cursor;
 use super::source_text::{SourceText, split};
 use super::sync::{self, SyncStatement};
 use super::{call, define, refresh};
+use crate::env::on_large_stack;
 use crate::error::{Error, ErrorCode, Result};
+use crate::handler::nesting;
 
 const FORMS: &str = "this crate's statements are CREATE | ALTER | DROP INCREMENTAL TABLE, REFRESH, EXPLAIN REFRESH, CREATE | DROP CONNECTION, CREATE | ALTER | DROP SYNCED TABLE, SHOW CREATE TABLE, CALL incremental.<verb>(…) and CALL sync.<verb>(…)";
+
+/// Deeper expressions are refused.
+const MAX_DEPTH: usize = 2_000;
 
 /// The session's parser settings.
 pub(super) struct Settings {
@@ -29,6 +34,11 @@ pub(super) struct Settings {
 /// # Errors
 /// `STATEMENT_INVALID` when any statement cannot be understood; none is returned then.
 pub fn parse(sql: &str, options: &SqlParserOptions) -> Result<Vec<ParsedStatement>> {
+    // Every token has a character at least.
+    if nesting::is_large(sql.len()) { on_large_stack(|| parse_here(sql, options))? } else { parse_here(sql, options) }
+}
+
+fn parse_here(sql: &str, options: &SqlParserOptions) -> Result<Vec<ParsedStatement>> {
     let settings = Settings::new(options)?;
     let source = SourceText::new(sql);
     let tokens = source.tokens(settings.dialect.as_ref())?;
@@ -44,11 +54,18 @@ impl Settings {
                 format!("the SQL dialect {name:?} is not known. Remedy: SET datafusion.sql_parser.dialect = 'generic'"),
             )
         })?;
-        Ok(Self { dialect, recursion_limit: options.recursion_limit.get(), normalize: options.enable_ident_normalization })
+        Ok(Self {
+            dialect,
+            recursion_limit: options.recursion_limit.get().min(nesting::MAX_RECURSION),
+            normalize: options.enable_ident_normalization,
+        })
     }
 
     fn statement(&self, source: &SourceText<'_>, tokens: &[TokenWithSpan]) -> Result<ParsedStatement> {
         let text = source.slice(tokens).to_string();
+        if nesting::is_over_long(tokens.iter().map(|t| &t.token)) {
+            return Err(over_deep());
+        }
         let cursor = Cursor::new(source, tokens, self.normalize);
         if let Some(statement) = self.ours(cursor, tokens)? {
             return Ok(ParsedStatement { statement, text, versions: Vec::new() });
@@ -113,6 +130,9 @@ impl Settings {
                 ),
             ));
         }
+        if is_over_deep(&statement) {
+            return Err(over_deep());
+        }
         let versions = as_of::rewrite_statement(&mut statement, rewritten.clauses, self.normalize)?;
         Ok((statement, versions))
     }
@@ -131,6 +151,29 @@ impl Settings {
             .build()
             .map_err(unreadable)
     }
+}
+
+/// Whether the tree is deeper than the stacks of those that walk it, and take it apart, can be trusted with.
+fn is_over_deep(statement: &DataFusionStatement) -> bool {
+    match statement {
+        DataFusionStatement::Statement(inner) => nesting::is_deeper(inner.as_ref(), MAX_DEPTH),
+        DataFusionStatement::CopyTo(copy) => match &copy.source {
+            CopyToSource::Query(query) => nesting::is_deeper(query.as_ref(), MAX_DEPTH),
+            CopyToSource::Relation(_) => false,
+        },
+        DataFusionStatement::Explain(explain) => is_over_deep(&explain.statement),
+        DataFusionStatement::CreateExternalTable(_) | DataFusionStatement::Reset(_) => false,
+    }
+}
+
+fn over_deep() -> Error {
+    Error::new(
+        ErrorCode::StatementInvalid,
+        format!(
+            "the statement nests deeper than this parser goes: {MAX_DEPTH} expressions, or thousands of operators or set operations in one chain. \
+             Remedy: write IN (…) for a chain of OR, split the query with views, or insert in several statements"
+        ),
+    )
 }
 
 /// A statement of synced tables, if the first words are those of one.

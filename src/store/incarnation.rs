@@ -146,6 +146,11 @@ impl Incarnation {
         &self.core.objects
     }
 
+    /// `CORRUPT` for the object at `relative`.
+    pub(crate) fn damaged(&self, relative: &str, what: impl fmt::Display) -> Error {
+        self.objects().corrupt(&self.path(relative), what)
+    }
+
     /// `CORRUPT` unless every path leads to a place below the incarnation's folder.
     pub(super) fn check_paths<'a>(&self, named_by: &Path, paths: impl IntoIterator<Item = &'a str>) -> Result<()> {
         match paths.into_iter().find(|path| !paths::is_safe(path)) {

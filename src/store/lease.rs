@@ -61,7 +61,7 @@ enum Action {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct LeaseRecord {
+pub(super) struct LeaseRecord {
     action: Action,
     run: RunId,
     attempt: String,
@@ -182,7 +182,14 @@ impl Incarnation {
         if newest == 0 {
             return Ok(None);
         }
-        let (record, written) = scope.log(self).entry::<LeaseRecord>(newest).await?;
+        let (record, written) = match scope.log(self).entry::<LeaseRecord>(newest).await {
+            // The lease only saves work: an entry that cannot be read holds nobody up.
+            Err(error) if error.code() == ErrorCode::Corrupt => {
+                log::warn!("an entry of the lease is passed over: {error}");
+                return Ok(None);
+            }
+            entry => entry?,
+        };
         if record.action == Action::Released {
             return Ok(None);
         }

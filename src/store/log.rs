@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::envelope;
-use super::objects::{Created, Objects};
+use super::objects::{Created, METADATA_LIMIT, Objects};
 use crate::error::{Error, Result};
 
 /// What an append came to.
@@ -118,11 +118,11 @@ impl Log {
 
     /// An entry and the store's timestamp of it.
     pub(super) async fn read<T: DeserializeOwned>(&self, number: u64) -> Result<Option<(T, i64)>> {
-        let found = self.objects.load(&self.path(number)).await?;
-        if found.is_some() {
-            self.hint.fetch_max(number, Ordering::AcqRel);
-        }
-        Ok(found)
+        let path = self.path(number);
+        let Some(object) = self.objects.get_limited(&path, METADATA_LIMIT).await? else { return Ok(None) };
+        self.hint.fetch_max(number, Ordering::AcqRel);
+        let (_, body) = envelope::decode(&object.bytes).map_err(|what| self.objects.corrupt_entry(&path, what))?;
+        Ok(Some((body, object.modified)))
     }
 
     /// An entry that must exist.

@@ -15,6 +15,8 @@
 
 mod commit;
 mod connections;
+#[cfg(test)]
+mod damage_tests;
 pub mod dead;
 mod definitions;
 pub mod deletion_vector;
@@ -26,6 +28,8 @@ pub mod leftovers;
 mod loads;
 mod log;
 mod manifest;
+#[cfg(test)]
+mod mutation_tests;
 mod objects;
 mod parts;
 mod paths;

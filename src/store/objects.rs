@@ -27,11 +27,13 @@ use crate::env::{Env, LocalFailure};
 use crate::error::{Error, ErrorCode, Result};
 
 /// A larger metadata object is refused before it is read.
-const METADATA_LIMIT: u64 = 1 << 30;
+pub(super) const METADATA_LIMIT: u64 = 1 << 30;
 /// How often a create without an answer is sent.
 const CREATE_ROUNDS: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
+/// What helps when an entry of a log is damaged: nothing else says what it said.
+const RESTORE_ENTRY: &str = "restore the object from a backup; without one, DROP … PURGE and create the table again";
 const RESTORE: &str = "restore the object from a backup; where it belongs to a version's rows, REFRESH … FULL publishes them anew";
 
 /// What a create-only write came to.
@@ -80,6 +82,11 @@ impl Objects {
     /// `CORRUPT`, naming the object.
     pub(super) fn corrupt(&self, path: &Path, what: impl fmt::Display) -> Error {
         Error::new(ErrorCode::Corrupt, format!("{}: object {:?} is damaged: {what}. Remedy: {RESTORE}", self.label, path.as_ref()))
+    }
+
+    /// `CORRUPT` for an entry of a log.
+    pub(super) fn corrupt_entry(&self, path: &Path, what: impl fmt::Display) -> Error {
+        Error::new(ErrorCode::Corrupt, format!("{}: object {:?} is damaged: {what}. Remedy: {RESTORE_ENTRY}", self.label, path.as_ref()))
     }
 
     /// `HISTORY_MISSING`, naming the object.

@@ -28,8 +28,8 @@ use super::paths::{self, Kind};
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::{RunId, RunMode};
 
-/// A draft without an end is taken for dead no sooner.
-const DRAFT_PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
+/// A draft without an end, or a writer that does not get on, is taken for dead no sooner.
+pub(super) const DRAFT_PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
 /// A mark for the store's clock is used within moments.
 pub(super) const MARK_PATIENCE: Duration = Duration::from_secs(300);
 /// So many small objects of old versions are worth a fence.
@@ -39,8 +39,8 @@ const DELETE_CHUNK: usize = 1000;
 /// What a vacuum found, or did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VacuumReport {
-    /// The objects, relative to the incarnation's folder, and their sizes; at the end what was left beside that folder, by
-    /// probes and earlier incarnations, relative to the table's.
+    /// The objects, relative to the incarnation's folder, and their sizes; at the end what was left beside them, by probes,
+    /// earlier incarnations and writers on the local disk that died, relative to the table's folder.
     pub objects: Vec<(String, u64)>,
     /// Whether they are deleted; `false` for a dry run.
     pub deleted: bool,
@@ -225,9 +225,6 @@ impl<'a> Survey<'a> {
         self.mark(&newest.slot, &newest.manifest).await?;
         if floor > newest.slot.version {
             self.referenced.remove(&newest.slot.manifest);
-            if let Some(source) = &newest.manifest.source {
-                self.referenced.remove(&source.path);
-            }
         }
         for version in (floor..newest.slot.version).rev() {
             let Some(slot) = self.inc.slot(version).await? else { break };
@@ -332,13 +329,19 @@ impl<'a> Survey<'a> {
         let is_draft = fact.drafted.is_some() || request.is_some_and(|request| request.mode == RunMode::Draft);
         if !is_draft {
             let newest = self.newest.as_ref().map(|newest| newest.slot.version);
-            let sealed = store.seal().await?;
-            let may_publish = !self.fenced && sealed.is_some_and(|seal| seal.base == newest);
+            let may_publish = !self.fenced
+                && match store.seal().await {
+                    Err(e) if e.code() == ErrorCode::Corrupt => true,
+                    seal => seal?.is_some_and(|seal| seal.base == newest),
+                };
             return Ok(if may_publish { Verdict::Keep } else { Verdict::Outrun });
         }
         if let Some(drafted) = fact.drafted {
             if self.now.saturating_sub(drafted) < self.older_than {
-                let files = store.draft().await?.map(|draft| draft.files).unwrap_or_default();
+                let files = match store.draft().await {
+                    Err(e) if e.code() == ErrorCode::Corrupt => return Ok(Verdict::Keep),
+                    draft => draft?.map(|draft| draft.files).unwrap_or_default(),
+                };
                 self.referenced.extend(files.iter().flat_map(|file| file.objects()).map(|object| object.path.clone()));
             }
             return Ok(Verdict::Delete);

@@ -173,19 +173,19 @@ pub enum Written<T> {
 pub type SealOutcome = Written<Seal>;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct AttemptStart {
+pub(super) struct AttemptStart {
     attempt: String,
     started_at: i64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct AttemptEnd {
+pub(super) struct AttemptEnd {
     attempt: String,
     summary: RunSummary,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct CancelRequest {
+pub(super) struct CancelRequest {
     requested_at: i64,
 }
 

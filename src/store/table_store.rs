@@ -21,7 +21,7 @@ use super::incarnation::{Core, Incarnation};
 use super::log::Log;
 use super::objects::Objects;
 use super::{lock, paths, probe};
-use crate::env::{Env, Location};
+use crate::env::{Env, Location, staged};
 use crate::error::{Error, ErrorCode, Result};
 
 /// How often a change of the table log is tried again after somebody else changed it.
@@ -72,7 +72,7 @@ enum Action {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct TableRecord {
+pub(super) struct TableRecord {
     action: Action,
     table: TableEntry,
 }
@@ -300,6 +300,20 @@ impl TableStore {
             freed += chunk.iter().map(|object| object.size).sum::<u64>();
             self.0.objects.delete(chunk.into_iter().map(|object| object.location).collect()).await?;
         }
+        Ok(freed + self.delete_unnamed(folder).await?)
+    }
+
+    /// Deletes what writers on the local disk left without a name: no listing of the store shows it.
+    async fn delete_unnamed(&self, folder: &Path) -> Result<u64> {
+        let location = Location { root: folder.clone(), ..self.0.location.clone() };
+        let Some(local) = location.local_folder() else { return Ok(0) };
+        let failed = |e: std::io::Error| {
+            let remedy = "Remedy: see to the folder's disk and rights, then drop again";
+            Error::new(ErrorCode::StoreFailed, format!("{}: deleting half-written files failed: {e}. {remedy}", self.0.objects.label))
+        };
+        let found = staged::find(local.clone()).await.map_err(failed)?;
+        let freed = found.iter().map(|file| file.bytes).sum();
+        staged::remove(local, found.into_iter().map(|file| file.relative).collect()).await.map_err(failed)?;
         Ok(freed)
     }
 
@@ -317,7 +331,7 @@ impl TableStore {
 
     /// The folder of an incarnation; its id came from an object.
     pub(super) fn folder(&self, incarnation: &str) -> Result<Path> {
-        if incarnation.contains('/') || !paths::is_safe(incarnation) || incarnation == paths::TABLE_LOG {
+        if incarnation.contains('/') || !paths::is_safe(incarnation) || incarnation.eq_ignore_ascii_case(paths::TABLE_LOG) {
             return Err(self.0.objects.corrupt(&self.0.log.path(0), format_args!("the table log names the incarnation {incarnation:?}")));
         }
         Ok(paths::below(&self.0.location.root, incarnation))

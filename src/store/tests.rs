@@ -34,7 +34,7 @@ fn table_on(store: Arc<dyn ObjectStore>, root: Path) -> TableStore {
     TableStore::new(Env::default(), Location { store_url: ObjectStoreUrl::local_filesystem(), store, root })
 }
 
-fn in_memory() -> TableStore {
+pub(super) fn in_memory() -> TableStore {
     table_on(Arc::new(InMemory::new()), Path::from("w/t"))
 }
 
@@ -47,7 +47,7 @@ fn elsewhere(table: &TableStore) -> TableStore {
     TableStore::new(table.env().clone(), table.location().clone())
 }
 
-fn run(id: &str) -> RunId {
+pub(super) fn run(id: &str) -> RunId {
     RunId::new(id).unwrap()
 }
 
@@ -55,7 +55,7 @@ fn code<T>(result: Result<T>) -> Option<ErrorCode> {
     result.err().map(|e| e.code())
 }
 
-fn summary(id: &str, mode: RunMode, state: RunState) -> RunSummary {
+pub(super) fn summary(id: &str, mode: RunMode, state: RunState) -> RunSummary {
     RunSummary::new(id, mode, state)
 }
 
@@ -87,7 +87,7 @@ async fn data_file(inc: &Incarnation, dir: &str, name: &str) -> DataFile {
 }
 
 /// A version whose only file is new; `files` of the version before are dropped.
-async fn publish(inc: &Incarnation, version: u64) -> Slot {
+pub(super) async fn publish(inc: &Incarnation, version: u64) -> Slot {
     let id = run(&format!("run-{version}"));
     let file = data_file(inc, &format!("data/{id}/a{version}"), "f").await;
     let parts = inc.write_files(&[], &[file]).await.unwrap();
@@ -98,12 +98,12 @@ async fn publish(inc: &Incarnation, version: u64) -> Slot {
     }
 }
 
-async fn request(inc: &Incarnation, id: &RunId, mode: RunMode) {
+pub(super) async fn request(inc: &Incarnation, id: &RunId, mode: RunMode) {
     let request = RunRequest { run: id.clone(), mode, full: false, requested_at: 1, trigger: None };
     inc.run(id).write_request(&request).await.unwrap();
 }
 
-fn seal(id: &RunId, attempt: &str, base: Option<u64>, changes: Vec<ObjectRef>) -> Seal {
+pub(super) fn seal(id: &RunId, attempt: &str, base: Option<u64>, changes: Vec<ObjectRef>) -> Seal {
     Seal {
         run: id.clone(),
         attempt: attempt.into(),
@@ -128,7 +128,7 @@ fn seal(id: &RunId, attempt: &str, base: Option<u64>, changes: Vec<ObjectRef>) -
     }
 }
 
-fn revision(number: u64) -> Box<Revision> {
+pub(super) fn revision(number: u64) -> Box<Revision> {
     let schema = Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, true)]));
     let definition = Definition {
         source: SourceSpec { name: ["c".into(), "s".into(), "t".into()], statements: vec![] },

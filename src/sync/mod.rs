@@ -9,6 +9,7 @@
 //! ops/       create, alter, reload, resync, cancel, …    what SQL and Rust callers use
 //! schedule/  when runs are due                             pure
 //! table/     the connector of the session's own tables
+//! postgres/  the connector of PostgreSQL databases       feature `postgres`
 //! ```
 //!
 //! Nothing here knows SQL. Nothing here stores, logs or shows a secret.
@@ -17,6 +18,8 @@ pub mod config;
 pub mod connector;
 mod context;
 pub mod ops;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod registry;
 mod run;
 pub mod schedule;

@@ -23,6 +23,14 @@ impl fmt::Debug for ConnectorRegistry {
 }
 
 impl ConnectorRegistry {
+    /// The types that this build brings.
+    pub fn built_in() -> Self {
+        let registry = Self::default();
+        #[cfg(feature = "postgres")]
+        let registry = registry.with(Arc::new(super::postgres::PostgresFactory));
+        registry
+    }
+
     /// The same types and one more; it replaces one of the same name.
     pub fn with(mut self, factory: Arc<dyn ConnectorFactory>) -> Self {
         self.factories.insert(factory.kind(), factory);

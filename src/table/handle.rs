@@ -64,12 +64,22 @@ impl TableHandle {
     /// A handle on an incarnation that is open already.
     ///
     /// # Errors
-    /// What reading the newest version and the definition may fail with.
+    /// What reading the definition and the newest version's slot may fail with. A version whose description is damaged is
+    /// no error here but for all who read it.
     pub async fn from_incarnation(incarnation: Incarnation, name: TableReference) -> Result<Arc<Self>> {
         let cached = Cached { schema: Arc::new(Schema::empty()), key: vec![], verify: false, is_synced: false, newest: None };
         let shown = shown_name(&name);
         let handle = Self { name, shown, incarnation, cached: RwLock::new(cached), recent: Mutex::default() };
-        handle.refresh().await?;
+        match handle.refresh().await {
+            // Reading says so too; REFRESH … FULL mends it, which takes a table that is open.
+            Err(error) if matches!(error.code(), ErrorCode::Corrupt | ErrorCode::HistoryMissing) => {
+                let log = handle.incarnation.definitions().await?;
+                handle.incarnation.newest_version().await?;
+                log::warn!("{error}");
+                handle.follow_revision(log.active().or_else(|| log.newest()));
+            }
+            refreshed => refreshed?,
+        }
         Ok(Arc::new(handle))
     }
 

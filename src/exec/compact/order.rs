@@ -10,7 +10,9 @@
 //! baseline in the order of its source. Memory: two batches per file. Files in another order are never sorted: their order
 //! is the source's, which is worth more.
 
+use std::any::Any;
 use std::cmp::Ordering;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, make_comparator};
@@ -20,31 +22,41 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::{LexOrdering, PhysicalExpr, PhysicalSortExpr};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
-use futures::TryStreamExt;
+use futures::{FutureExt, TryStreamExt};
 
 use super::CompactExec;
 use crate::error::{Error, Result};
+use crate::exec::handler::panic_text;
 use crate::store::files::open_rows;
 use crate::store::{DataFile, Incarnation};
 
 const BATCH_ROWS: usize = 1 << 14;
 
 /// Whether the keys of every file ascend. Reads the key columns of the index files up to the first that does not.
-/// Only a hint: nothing is verified here.
+/// Only a hint: nothing is verified here, so that damaged bytes may reach the decoder, which may panic.
 ///
 /// # Errors
 /// Those of reading.
 pub async fn are_in_key_order(incarnation: &Incarnation, files: &[DataFile], key: &SchemaRef) -> Result<bool> {
     for file in files {
-        let mut rows = open_rows(incarnation, &file.index, key, BATCH_ROWS, Some(file.rows)).await?;
-        let mut last: Option<RecordBatch> = None;
-        while let Some(batch) = rows.try_next().await? {
-            let Some(end) = batch.num_rows().checked_sub(1) else { continue };
-            if !ascends(last.as_ref(), &batch).unwrap_or(false) {
-                return Ok(false);
-            }
-            last = Some(batch.slice(end, 1));
+        let ascends = AssertUnwindSafe(is_in_key_order(incarnation, file, key)).catch_unwind().await;
+        let panicked = |panic: Box<dyn Any + Send>| incarnation.damaged(&file.index.path, panic_text(panic.as_ref()));
+        if !ascends.map_err(panicked)?? {
+            return Ok(false);
         }
+    }
+    Ok(true)
+}
+
+async fn is_in_key_order(incarnation: &Incarnation, file: &DataFile, key: &SchemaRef) -> Result<bool> {
+    let mut rows = open_rows(incarnation, &file.index, key, BATCH_ROWS, Some(file.rows)).await?;
+    let mut last: Option<RecordBatch> = None;
+    while let Some(batch) = rows.try_next().await? {
+        let Some(end) = batch.num_rows().checked_sub(1) else { continue };
+        if !ascends(last.as_ref(), &batch).unwrap_or(false) {
+            return Ok(false);
+        }
+        last = Some(batch.slice(end, 1));
     }
     Ok(true)
 }

@@ -66,7 +66,7 @@ pub(crate) fn estimated_bytes(rows: usize, is_in_file_order: bool) -> usize {
 }
 
 /// Look-ups by order are given up when more than one in so many rows needed one (and layer).
-const ORDERED_SHARE: usize = 32;
+const ORDERED_SHARE: usize = 8;
 
 impl<K: KeyStore> Baseline<K> {
     pub(crate) fn new(hashing: Hashing) -> Self {
@@ -146,6 +146,11 @@ impl<K: KeyStore> Baseline<K> {
         self.fingerprints.get(position).copied()
     }
 
+    /// The hash of the key at `position`.
+    pub(crate) fn hash(&self, position: usize) -> Option<u64> {
+        (position < self.len()).then(|| K::hash(self.keys.get(position), self.hashing))
+    }
+
     /// The ordinals of the source files that rows come from.
     pub(crate) fn sources(&self) -> &BTreeSet<i32> {
         &self.sources
@@ -175,7 +180,7 @@ impl<K: KeyStore> Baseline<K> {
         }
         if let Some(layers) = self.layers.get_or_init(|| self.stretches.layers(&self.keys)) {
             // Relaxed: the count is an estimate of the work done.
-            let done = self.ordered.fetch_add(layers.len(), Ordering::Relaxed);
+            let done = self.ordered.fetch_add(layers.steps(&self.keys, key), Ordering::Relaxed);
             if done < self.len() / ORDERED_SHARE {
                 return layers.find(&self.keys, key);
             }

@@ -1,8 +1,8 @@
 //! The diff itself: keys and fingerprints in, verdicts out. No Arrow plans, no I/O.
 //!
 //! ```text
-//! source row ─► is it the row after the last match? ── yes ─► no hash, no look-up
-//!                        │ no: one of the next few? by order, while look-ups are few? by hash?
+//! source row ─► is it the row after the last match, or after one in another file? ── yes ─► no hash, no look-up
+//!                        │ no: by order, while look-ups are few? by hash?
 //!      found ─► seen bit: set before? → Duplicate;  fingerprint equal? → Unchanged : Updated
 //!      absent ─► next in order? → Created, compared with the other new keys in the end
 //!                no ─► set of new keys:  had it? → Duplicate : room for it? → Created : Unsettled
@@ -26,6 +26,7 @@ use super::baseline::Baseline;
 use super::bitmap::Bitmap;
 use super::memory::Grant;
 use super::origin::OriginNotes;
+use super::places::Places;
 use super::position_table::ABSENT;
 use crate::error::Result;
 use crate::exec::equality::{Hashing, KeyBatch, KeyHash, KeyStore, KeyTable, too_many_keys};
@@ -66,7 +67,7 @@ impl Verdict {
 #[derive(Debug, Default)]
 pub(crate) struct Probe {
     partition: usize,
-    next: usize,
+    places: Places,
     /// Whether the last batch came in another order than the baseline.
     is_random: bool,
     run: usize,
@@ -260,23 +261,36 @@ impl<K: KeyStore> Diff<K> {
             let in_order = positions.windows(2).filter(|pair| matches!(pair, [a, b] if a.wrapping_add(1) == *b)).count();
             probe.is_random = in_order < rows / 2;
             probe.lookups += rows as u64;
-            probe.next = positions.iter().rev().find(|position| **position != ABSENT).map_or(probe.next, |position| position + 1);
+            positions.iter().rev().find(|position| **position != ABSENT).inspect(|position| probe.places.move_to(**position));
             return positions;
         }
         let (mut positions, before) = (Vec::with_capacity(rows), probe.lookups);
+        probe.places.begin();
         for row in 0..rows {
             let key = K::key(keys, row);
-            let position = self.predict(probe.next, key).unwrap_or_else(|| {
-                probe.lookups += 1;
-                self.baseline.find(key, K::hash(key, self.hashing)).unwrap_or(ABSENT)
-            });
-            if position != ABSENT {
-                probe.next = position + 1;
+            if let Some(position) = self.predict(probe.places.next(), key) {
+                probe.places.move_to(position);
+                positions.push(position);
+                continue;
             }
-            positions.push(position);
+            positions.push(self.look_up(probe, key));
         }
         probe.is_random = probe.lookups - before > rows as u64 / 2;
         positions
+    }
+
+    /// The position of a key that does not follow the last one: at a place that the partition left, or anywhere.
+    fn look_up(&self, probe: &mut Probe, key: K::Key<'_>) -> usize {
+        let hash = K::hash(key, self.hashing);
+        let hash_at = |position| self.baseline.hash(position);
+        if probe.places.is_worth_a_try()
+            && let Some(position) = probe.places.return_to(hash, |position| self.baseline.is(position, key), hash_at)
+        {
+            return position;
+        }
+        probe.lookups += 1;
+        let found = self.baseline.find(key, hash);
+        found.inspect(|position| probe.places.jump(*position, hash_at)).unwrap_or(ABSENT)
     }
 
     /// Compares the files that unchanged rows come from with those that the index says.

@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{Int32Type, Int64Type, UInt32Type, UInt64Type};
+use datafusion::common::exec_datafusion_err;
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::stats::Precision;
 use datafusion::error::DataFusionError;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -20,7 +22,7 @@ use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::common::spawn_buffered;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::physical_plan::{ExecutionPlan, StatisticsArgs, StatisticsContext};
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt, stream};
 
 use super::DiffSpec;
 use super::baseline::{Baseline, IndexRows, estimated_bytes};
@@ -125,19 +127,36 @@ fn buckets_for(shared: &Shared, rows: usize, source_rows: usize, bytes: usize) -
     total.div_ceil((shared.memory.limit() / 4).max(1))
 }
 
-/// One index partition after another, so that at most one index file is in memory.
+/// What decoding a part of an index file may take.
+const PARTITION_BYTES: usize = 48 << 20;
+
+/// As many index partitions at once as the diff's limit has room for.
 async fn spill_index(shared: &Arc<Shared>, index: &Arc<dyn ExecutionPlan>, context: &Arc<TaskContext>, buckets: usize) -> Result<Mode> {
-    let spilled = shared.buckets(Cut::new(index_scan_schema(&shared.spec.key), buckets, 0));
-    for partition in 0..index.properties().partitioning.partition_count() {
-        let batches = index.execute(partition, Arc::clone(context)).map_err(|error| unreadable(shared, error))?;
-        // Decoded by a task of its own, one batch ahead.
-        let mut batches = spawn_buffered(batches, 1);
-        while let Some(batch) = batches.next().await {
-            spilled.push(batch.map_err(|error| unreadable(shared, error))?)?;
+    let spilled = Arc::new(shared.buckets(Cut::new(index_scan_schema(&shared.spec.key), buckets, 0)));
+    let partitions = index.properties().partitioning.partition_count();
+    let at_once = (shared.memory.limit() / PARTITION_BYTES).clamp(1, partitions.max(1));
+    // Executed when its turn comes: a stream that waits holds nothing.
+    let spill = |partition| {
+        let (shared, spilled) = (Arc::clone(shared), Arc::clone(&spilled));
+        let batches = index.execute(partition, Arc::clone(context));
+        async move {
+            let batches = batches.map_err(|error| unreadable(&shared, error))?;
+            let joined = SpawnedTask::spawn(spill_partition(Arc::clone(&shared), batches, spilled)).join_unwind().await;
+            joined.map_err(|error| unreadable(&shared, exec_datafusion_err!("{error}")))?
         }
-    }
+    };
+    stream::iter(0..partitions).map(spill).buffer_unordered(at_once).try_collect::<()>().await?;
     let source = shared.buckets(Cut { schema: change_schema_of(&shared.spec.key, &shared.spec.tracked), ..spilled.cut.clone() });
     Ok(Mode::Buckets { index: spilled.finish()?, source: Box::new(source) })
+}
+
+async fn spill_partition(shared: Arc<Shared>, batches: SendableRecordBatchStream, spilled: Arc<Buckets>) -> Result<()> {
+    // Decoded by a task of its own, one batch ahead.
+    let mut batches = spawn_buffered(batches, 1);
+    while let Some(batch) = batches.next().await {
+        spilled.push(batch.map_err(|error| unreadable(&shared, error))?)?;
+    }
+    Ok(())
 }
 
 fn unreadable(shared: &Shared, error: DataFusionError) -> Error {

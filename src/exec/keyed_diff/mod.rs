@@ -31,6 +31,7 @@ mod outcome;
 mod outside;
 #[cfg(test)]
 mod outside_tests;
+mod places;
 mod position_table;
 mod settle;
 mod spill;
@@ -231,6 +232,7 @@ impl ExecutionPlan for KeyedDiffExec {
             partitions: self.properties.partitioning.partition_count(),
             metrics: metrics::DiffMetrics::new(&self.metrics, partition),
             set: self.metrics.clone(),
+            context,
         };
         Ok(stream::stream_partition(part, loading))
     }

@@ -12,7 +12,7 @@
 use crate::exec::equality::KeyStore;
 
 const STRETCHES: usize = 1 << 16;
-const LAYERS: usize = 8;
+const LAYERS: usize = 32;
 
 /// The beginnings of the ascending stretches; `None` when there are too many.
 #[derive(Debug)]
@@ -72,14 +72,14 @@ impl Stretches {
 pub(crate) struct Layers(Vec<Vec<(usize, usize)>>);
 
 impl Layers {
-    /// How many binary searches a look-up takes.
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
+    /// How many binary searches a look-up of `key` takes at most.
+    pub(crate) fn steps<K: KeyStore>(&self, keys: &K, key: K::Key<'_>) -> usize {
+        self.0.iter().filter(|layer| reaches(layer, keys, key)).count()
     }
 
     /// The position of `key`.
     pub(crate) fn find<K: KeyStore>(&self, keys: &K, key: K::Key<'_>) -> Option<usize> {
-        self.0.iter().find_map(|layer| {
+        self.0.iter().filter(|layer| reaches(layer, keys, key)).find_map(|layer| {
             let behind = layer.partition_point(|(start, _)| !keys.is_after(*start, key));
             let (start, end) = layer.get(behind.checked_sub(1)?)?;
             let (mut low, mut high) = (*start, *end);
@@ -90,4 +90,10 @@ impl Layers {
             keys.is(low, key).then_some(low)
         })
     }
+}
+
+/// Whether `key` is between the first and the last key of a layer.
+fn reaches<K: KeyStore>(layer: &[(usize, usize)], keys: &K, key: K::Key<'_>) -> bool {
+    let (Some((first, _)), Some((_, end))) = (layer.first(), layer.last()) else { return false };
+    !keys.is_after(*first, key) && (keys.is_after(end - 1, key) || keys.is(end - 1, key))
 }

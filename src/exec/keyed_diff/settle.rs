@@ -8,13 +8,15 @@
 //!
 //! Exactly the diff of the in-memory path, bucket by bucket: all rows of a key are in one bucket. One task does this, the
 //! one that reads the last row of the source: a task that waited for the others would wait forever where partitions are
-//! read one after another. Memory: one bucket, and what goes to disk.
+//! read one after another. Memory: two buckets, one of which is loaded while the rows of the other are classified, and what
+//! goes to disk.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use arrow::array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::SendableRecordBatchStream;
 use futures::StreamExt;
 use roaring::RoaringTreemap;
@@ -40,6 +42,12 @@ enum Work {
     Diff { index: Option<Spilled>, rows: Option<Spilled>, level: usize },
     /// New keys whose rows were emitted, to be compared with one another.
     Keys { keys: Spilled, level: usize },
+}
+
+/// A bucket that was opened, or for which there is no room.
+enum Opened {
+    Bucket(Current),
+    Refused(Work, Error),
 }
 
 /// The bucket at hand.
@@ -97,6 +105,8 @@ pub(crate) struct Settle {
     done: Vec<Arc<dyn Differ>>,
     works: Vec<Work>,
     current: Option<Current>,
+    /// The bucket after it, which is loaded meanwhile.
+    ahead: Option<SpawnedTask<Result<Opened>>>,
     pub(crate) deleted: u64,
     pub(crate) dead: BTreeMap<u32, RoaringTreemap>,
     /// Duplicates among the keys that were kept in order.
@@ -107,7 +117,7 @@ impl Settle {
     /// Everything that is left; the last partition of the source has ended, and nobody else has `loaded`.
     pub(crate) fn try_new(shared: Arc<Shared>, loaded: &Loaded, outside: Option<Arc<Outside>>) -> Result<Self> {
         let (works, done, findings) = (Vec::new(), Vec::new(), Findings::default());
-        let mut settle = Self { shared, outside, done, works, current: None, deleted: 0, dead: BTreeMap::new(), findings };
+        let mut settle = Self { shared, outside, done, works, current: None, ahead: None, deleted: 0, dead: BTreeMap::new(), findings };
         match &loaded.mode {
             Mode::Memory(differ) => {
                 settle.take_dead(differ.as_ref());
@@ -140,8 +150,9 @@ impl Settle {
                     }
                 }
             }
-            let Some(work) = self.works.pop() else { return Ok(None) };
-            self.open(work).await?;
+            if !self.open().await? {
+                return Ok(None);
+            }
         };
         let current = self.current.as_ref().ok_or_else(|| Error::internal("rows of no bucket"))?;
         Ok(Some(Rows { batch, differ: current.differ.as_ref(), is_diff: current.is_diff, unsettled: &current.unsettled }))
@@ -183,46 +194,48 @@ impl Settle {
         }
     }
 
-    async fn open(&mut self, work: Work) -> Result<()> {
-        let shared = Arc::clone(&self.shared);
-        match work {
-            Work::Keys { keys, level } => {
-                if level > LEVELS {
-                    return Err(self.too_small());
+    /// Opens the next bucket, or cuts it; `false` when there is none.
+    async fn open(&mut self) -> Result<bool> {
+        let work = match self.ahead.take() {
+            Some(ahead) => match joined(ahead).await? {
+                Opened::Bucket(bucket) => {
+                    self.current = Some(bucket);
+                    self.open_ahead();
+                    return Ok(true);
                 }
-                let (differ, rows) = (empty(&shared, 0)?, keys.read(&shared.spiller)?);
-                self.current = Some(Current { differ, rows, is_diff: false, unsettled: Unsettled::new(level) });
+                // There may be room now that no other bucket is open.
+                Opened::Refused(work, _) => work,
+            },
+            None => match self.works.pop() {
+                Some(work) => work,
+                None => return Ok(false),
+            },
+        };
+        match open(&self.shared, work).await? {
+            Opened::Bucket(bucket) => {
+                self.current = Some(bucket);
+                self.open_ahead();
             }
-            Work::Diff { index, rows, level } => {
-                let load = Load {
-                    rows: index.as_ref().map_or(0, |index| index.rows),
-                    source_rows: rows.as_ref().map_or(0, |rows| rows.rows),
-                    is_in_file_order: false,
-                };
-                let batches = read_side(index.as_ref(), &index_scan_schema(&shared.spec.key), &shared.spiller)?;
-                match load_rows(&shared, batches, load).await {
-                    Err(error) if error.code() == ErrorCode::ResourcesExhausted && level <= LEVELS => {
-                        self.cut(index.as_ref(), rows.as_ref(), level).await?;
-                    }
-                    loaded => {
-                        let differ = loaded?;
-                        let rows = read_side(rows.as_ref(), &self.change_schema(), &shared.spiller)?;
-                        self.current = Some(Current { differ, rows, is_diff: true, unsettled: Unsettled::new(level) });
-                    }
-                }
+            Opened::Refused(Work::Diff { index, rows, level }, _) if level <= LEVELS => {
+                self.cut(index.as_ref(), rows.as_ref(), level).await?
             }
+            Opened::Refused(_, error) => return Err(error),
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn change_schema(&self) -> SchemaRef {
-        change_schema_of(&self.shared.spec.key, &self.shared.spec.tracked)
+    /// Loads the next bucket while the rows of this one are classified.
+    fn open_ahead(&mut self) {
+        if let Some(work) = self.works.pop_if(|work| matches!(work, Work::Diff { .. })) {
+            let shared = Arc::clone(&self.shared);
+            self.ahead = Some(SpawnedTask::spawn(async move { open(&shared, work).await }));
+        }
     }
 
     /// Cuts a bucket that is too large, both sides alike.
     async fn cut(&mut self, index: Option<&Spilled>, rows: Option<&Spilled>, level: usize) -> Result<()> {
         let mut sides = Vec::new();
-        for (side, schema) in [(index, index_scan_schema(&self.shared.spec.key)), (rows, self.change_schema())] {
+        for (side, schema) in [(index, index_scan_schema(&self.shared.spec.key)), (rows, change_schema(&self.shared))] {
             let mut batches = read_side(side, &schema, &self.shared.spiller)?;
             let buckets = self.shared.buckets(Cut::new(schema, CUTS, level));
             while let Some(batch) = batches.next().await {
@@ -236,14 +249,48 @@ impl Settle {
         }
         Ok(())
     }
+}
 
-    fn too_small(&self) -> Error {
-        Error::new(
-            ErrorCode::ResourcesExhausted,
-            format!(
-                "table {:?}: the memory pool has no room for even a few keys of the diff. Remedy: raise the memory limit of the session",
-                self.shared.spec.table
-            ),
-        )
+/// Opens a bucket: loads its side of the baseline.
+async fn open(shared: &Arc<Shared>, work: Work) -> Result<Opened> {
+    let (index, rows, level) = match work {
+        Work::Keys { level, .. } if level > LEVELS => return Err(too_small(shared)),
+        Work::Keys { keys, level } => {
+            let (differ, rows) = (empty(shared, 0)?, keys.read(&shared.spiller)?);
+            return Ok(Opened::Bucket(Current { differ, rows, is_diff: false, unsettled: Unsettled::new(level) }));
+        }
+        Work::Diff { index, rows, level } => (index, rows, level),
+    };
+    let load = Load {
+        rows: index.as_ref().map_or(0, |index| index.rows),
+        source_rows: rows.as_ref().map_or(0, |rows| rows.rows),
+        is_in_file_order: false,
+    };
+    let batches = read_side(index.as_ref(), &index_scan_schema(&shared.spec.key), &shared.spiller)?;
+    match load_rows(shared, batches, load).await {
+        Err(error) if error.code() == ErrorCode::ResourcesExhausted => Ok(Opened::Refused(Work::Diff { index, rows, level }, error)),
+        loaded => {
+            let differ = loaded?;
+            let rows = read_side(rows.as_ref(), &change_schema(shared), &shared.spiller)?;
+            Ok(Opened::Bucket(Current { differ, rows, is_diff: true, unsettled: Unsettled::new(level) }))
+        }
     }
+}
+
+async fn joined(task: SpawnedTask<Result<Opened>>) -> Result<Opened> {
+    task.join_unwind().await.map_err(|error| Error::internal("a bucket's loading ended without a result").with_source(error))?
+}
+
+fn change_schema(shared: &Shared) -> SchemaRef {
+    change_schema_of(&shared.spec.key, &shared.spec.tracked)
+}
+
+fn too_small(shared: &Shared) -> Error {
+    Error::new(
+        ErrorCode::ResourcesExhausted,
+        format!(
+            "table {:?}: the memory pool has no room for even a few keys of the diff. Remedy: raise the memory limit of the session",
+            shared.spec.table
+        ),
+    )
 }

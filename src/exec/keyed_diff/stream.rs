@@ -16,7 +16,7 @@ use arrow::datatypes::Int64Type;
 use arrow_schema::{Field, SchemaRef};
 use datafusion::common::exec_datafusion_err;
 use datafusion::error::DataFusionError;
-use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::{FutureExt, Stream, StreamExt, stream};
@@ -31,6 +31,7 @@ use super::outside::Outside;
 use super::settle::{Rows, Settle, Unsettled, key_schema};
 use super::state::{Counts, Loaded, RunningDiff};
 use crate::error::{Error, ErrorCode, Result};
+use crate::exec::ahead::read_ahead;
 use crate::exec::equality::{KeyReader, normalize_array, render_distinct_key, render_key};
 use crate::exec::handler::panic_text;
 
@@ -47,6 +48,7 @@ pub(crate) struct Partition {
     pub(crate) partitions: usize,
     pub(crate) metrics: DiffMetrics,
     pub(crate) set: ExecutionPlanMetricsSet,
+    pub(crate) context: Arc<TaskContext>,
 }
 
 /// The stream of changed rows of one partition; nothing happens before it is polled.
@@ -63,7 +65,8 @@ where
     Box::pin(RecordBatchStreamAdapter::new(schema, batches))
 }
 
-fn drive(partition: Partition, loaded: Arc<Loaded>) -> impl Stream<Item = datafusion::error::Result<RecordBatch>> + Send {
+fn drive(mut partition: Partition, loaded: Arc<Loaded>) -> impl Stream<Item = datafusion::error::Result<RecordBatch>> + Send {
+    partition.source = read_ahead(partition.source, partition.partitions, &partition.context);
     let emitter = Emitter::new(Arc::clone(&partition.schema), partition.batch_rows);
     let stage = Stage::Reading(loaded);
     let probe = Probe::new(partition.number);

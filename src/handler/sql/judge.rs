@@ -13,6 +13,7 @@ use datafusion::datasource::source_as_provider;
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{Cast, Expr, LogicalPlan, TableScan, Volatility};
 
+use super::amplify;
 use super::input::InputTable;
 use crate::error::{Error, Result};
 use crate::handler::columns::refused;
@@ -111,6 +112,9 @@ fn check_expr(table: &str, expr: &Expr, rules: Rules, findings: &mut Findings) -
         Expr::ScalarFunction(function) => {
             findings.functions.insert(function.func.name().to_string());
             findings.asynchronous |= function.func.as_async().is_some();
+            if let Some((what, remedy)) = amplify::refusal(function.func.name(), &function.args) {
+                return refuse(&what, remedy);
+            }
             volatility(table, function.func.name(), function.func.signature().volatility, rules, findings)
         }
         Expr::HigherOrderFunction(function) => {

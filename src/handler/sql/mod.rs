@@ -7,6 +7,8 @@
 //!                                                 keys passed through: proven
 //! ```
 
+mod amplify;
+mod expansion;
 mod input;
 mod judge;
 mod nodes;

@@ -9,54 +9,129 @@
 use std::ops::ControlFlow;
 
 use datafusion::common::HashSet;
+use datafusion::config::SqlParserOptions;
 use datafusion::execution::SessionState;
 use datafusion::sql::parser::{DFParserBuilder, Statement};
 use datafusion::sql::sqlparser::ast::{
-    Distinct, Expr, FunctionArguments, GroupByExpr, Ident, ObjectName, ObjectNamePart, Query, Select, SetExpr, Statement as SqlStatement,
-    TableFactor, Visit, Visitor,
+    Distinct, Expr, Function, FunctionArguments, GroupByExpr, Ident, ObjectName, ObjectNamePart, Query, Select, SelectItem, SetExpr,
+    Statement as SqlStatement, TableFactor, Visit, Visitor, visit_expressions,
 };
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
+use datafusion::sql::sqlparser::tokenizer::Tokenizer;
 
+use super::expansion::Expansion;
+use crate::env::on_large_stack;
 use crate::error::{Error, Result};
-use crate::handler::INPUT;
 use crate::handler::columns::refused;
+use crate::handler::{INPUT, nesting};
 
 const FILTER: &str = "filter in a source view; a handler returns one row for every key";
 const ONE_ROW: &str = "compute each row from its own columns, or set incremental = false";
+const ONE_SELECT: &str = "write exactly one SELECT over input";
 const ONLY_INPUT: &str = "read only the relation input; join in a source view";
+
+/// A longer query is refused unread.
+const MAX_TEXT: usize = 1024 * 1024;
+/// Deeper expressions are refused: everything behind the parser recurses, and planning takes time that grows with the
+/// square of the depth.
+const MAX_DEPTH: usize = 200;
 
 /// Parses `text` in the session's dialect and judges its syntax tree.
 ///
 /// # Errors
 /// `HANDLER_REFUSED`, naming the node and the remedy.
 pub(super) fn parse(table: &str, text: &str, state: &SessionState, strict: bool) -> Result<Statement> {
-    let options = &state.config_options().sql_parser;
-    let dialect = dialect_from_str(options.dialect)
-        .ok_or_else(|| refused(table, "the session's SQL dialect is not known", "set datafusion.sql_parser.dialect"))?;
-    let mut statements = DFParserBuilder::new(text)
-        .with_dialect(dialect.as_ref())
-        .with_recursion_limit(options.recursion_limit.get())
-        .build()
-        .and_then(|mut parser| parser.parse_statements())
-        .map_err(|e| {
-            let remedy = "mend the query; names with capitals, spaces, dots or reserved words need double quotes";
-            refused(table, &format!("the handler does not parse: {}", e.strip_backtrace()), remedy)
-        })?;
-    let one = "write exactly one SELECT over input";
-    let (Some(statement), true) = (statements.pop_front(), statements.is_empty()) else {
-        return Err(refused(table, "the handler is not one statement", one));
-    };
-    let Statement::Statement(inner) = &statement else {
-        return Err(refused(table, &format!("the handler is not a SELECT: {statement}"), one));
-    };
-    let SqlStatement::Query(query) = inner.as_ref() else {
-        return Err(refused(table, &format!("the handler is not a SELECT: {statement}"), one));
-    };
-    let mut walk = Walk { table, strict, normalize: options.enable_ident_normalization, names: HashSet::new() };
-    match query.visit(&mut walk) {
-        ControlFlow::Continue(()) => Ok(statement),
-        ControlFlow::Break(error) => Err(error),
+    if text.len() > MAX_TEXT {
+        let what = format!("the handler has {} bytes, more than {MAX_TEXT}", text.len());
+        return Err(refused(table, &what, "join with a source view that holds the values, or register a Rust handler"));
     }
+    let reader = Reader { table, text, options: &state.config_options().sql_parser, strict };
+    // Every token has a character at least.
+    if nesting::is_large(text.len()) { on_large_stack(|| reader.read())? } else { reader.read() }
+}
+
+/// Functions that read a type out of a text, recursively, while the query is planned.
+const TYPE_FUNCTIONS: &[&str] = &["arrow_cast", "arrow_try_cast"];
+const MAX_TYPE_TEXT: usize = 256;
+const MAX_TYPE_DIGITS: usize = 6;
+/// Planning takes time that grows with the square of the width.
+const MAX_COLUMNS: usize = 10_000;
+/// Each may stand for as many columns as its table has.
+const MAX_WILDCARDS: usize = 16;
+
+struct Reader<'a> {
+    table: &'a str,
+    text: &'a str,
+    options: &'a SqlParserOptions,
+    strict: bool,
+}
+
+impl Reader<'_> {
+    fn read(&self) -> Result<Statement> {
+        let statement = self.statement()?;
+        let Statement::Statement(inner) = &statement else { return Err(self.no_select(&statement)) };
+        let SqlStatement::Query(query) = inner.as_ref() else { return Err(self.no_select(&statement)) };
+        if nesting::is_deeper(query, MAX_DEPTH) {
+            return Err(self.over_deep(&format!("an expression is nested more than {MAX_DEPTH} deep")));
+        }
+        let mut walk =
+            Walk { table: self.table, strict: self.strict, normalize: self.options.enable_ident_normalization, names: HashSet::new() };
+        if let ControlFlow::Break(error) = query.visit(&mut walk) {
+            return Err(error);
+        }
+        match query.visit(&mut Expansion::default()) {
+            ControlFlow::Continue(()) => Ok(statement),
+            ControlFlow::Break(what) => {
+                Err(refused(self.table, &format!("the handler uses {what}"), "compute it in steps, with a table for each"))
+            }
+        }
+    }
+
+    /// The one statement of the text.
+    fn statement(&self) -> Result<Statement> {
+        let dialect = dialect_from_str(self.options.dialect)
+            .ok_or_else(|| refused(self.table, "the session's SQL dialect is not known", "set datafusion.sql_parser.dialect"))?;
+        let unreadable = |what: String| {
+            let remedy = "mend the query; names with capitals, spaces, dots or reserved words need double quotes";
+            refused(self.table, &format!("the handler does not parse: {what}"), remedy)
+        };
+        let tokens = Tokenizer::new(dialect.as_ref(), self.text).tokenize_with_location().map_err(|e| unreadable(e.to_string()))?;
+        if nesting::is_over_long(tokens.iter().map(|t| &t.token)) {
+            return Err(self.over_deep("an expression, or a chain of operators, is too long to be read"));
+        }
+        let mut statements = DFParserBuilder::new(tokens)
+            .with_dialect(dialect.as_ref())
+            .with_recursion_limit(self.options.recursion_limit.get().min(nesting::MAX_RECURSION))
+            .build()
+            .and_then(|mut parser| parser.parse_statements())
+            .map_err(|e| unreadable(e.strip_backtrace()))?;
+        match (statements.pop_front(), statements.is_empty()) {
+            (Some(statement), true) => Ok(statement),
+            _ => Err(refused(self.table, "the handler is not one statement", ONE_SELECT)),
+        }
+    }
+
+    fn no_select(&self, statement: &Statement) -> Error {
+        refused(self.table, &format!("the handler is not a SELECT: {statement}"), ONE_SELECT)
+    }
+
+    fn over_deep(&self, what: &str) -> Error {
+        refused(self.table, what, "compute it in steps, with common table expressions, or in a source view")
+    }
+}
+
+/// Whether the call names a type that its reader, or a null of it, could not bear: a long text, or a width of many digits.
+fn names_large_type(function: &Function) -> bool {
+    let large = |text: &str| {
+        let digits = text.split(|c: char| !c.is_ascii_digit()).map(str::len).max().unwrap_or(0);
+        text.len() > MAX_TYPE_TEXT || digits > MAX_TYPE_DIGITS
+    };
+    let names_one = |expr: &Expr| match expr {
+        Expr::Value(value) => value.value.clone().into_string().is_some_and(|text| large(&text)),
+        _ => false,
+    };
+    TYPE_FUNCTIONS.contains(&function.name.to_string().to_ascii_lowercase().as_str())
+        && visit_expressions(function, |expr| if names_one(expr) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }).is_break()
 }
 
 struct Walk<'a> {
@@ -113,7 +188,11 @@ impl Walk<'_> {
         let joined = select.from.len() > 1 || select.from.iter().any(|from| !from.joins.is_empty());
         let distinct = matches!(select.distinct, Some(Distinct::Distinct | Distinct::On(_)));
         let unknown = "write plain SQL";
+        let wildcard = |item: &&SelectItem| matches!(item, SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..));
+        let (columns, wildcards) = (select.projection.len(), select.projection.iter().filter(wildcard).count());
         self.check(&[
+            (columns > MAX_COLUMNS, "more columns than planning can bear", "return at most 10000; put more into a list or a struct"),
+            (wildcards > MAX_WILDCARDS, "more wildcards than planning can bear", "name the columns"),
             (select.into.is_some(), "SELECT INTO", "leave INTO out; the table is the target"),
             (select.prewhere.is_some(), "PREWHERE", "use WHERE in a source view"),
             (!select.connect_by.is_empty(), "CONNECT BY", unknown),
@@ -221,6 +300,11 @@ impl Visitor for Walk<'_> {
             let unnest = function.name.to_string().eq_ignore_ascii_case("unnest");
             let aggregate = function.filter.is_some() || !function.within_group.is_empty();
             return self.check(&[
+                (
+                    names_large_type(function),
+                    &format!("{} with a type that is too large to be read", function.name),
+                    "cast to a simpler type",
+                ),
                 (self.strict && over, &format!("the window function {}", function.name), ONE_ROW),
                 (self.strict && query, "a subquery", ONLY_INPUT),
                 (self.strict && unnest, "UNNEST", "unnest in a source view"),

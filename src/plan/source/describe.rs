@@ -27,6 +27,7 @@ use super::refresh::{file_schema, infer, recorded, same_columns};
 use super::session::{capture_state, with_catalogs};
 use super::statement::{ExternalTable, build, created, parse};
 use crate::error::{Error, ErrorCode, Result};
+use crate::redact::without_credentials;
 use crate::spec::{SourceSpec, check_same_types};
 
 /// Describes the source `name`: its full name, and for external tables and views the statements that bring it back in
@@ -46,6 +47,7 @@ pub async fn describe(state: &SessionState, name: &TableReference) -> Result<Sou
     writer.table(full.clone(), Arc::clone(&provider)).await.map_err(failed)?;
     let mut statements = writer.statements;
     if let Err(reason) = check(state, &full, &statements, &provider).await {
+        let reason = without_credentials(&reason);
         log::warn!("source {} will not be found by another process without registering it: {reason}", display(&full));
         statements.clear();
     }

@@ -17,6 +17,7 @@ use datafusion::error::Result;
 use datafusion::logical_expr::CreateExternalTable;
 
 use super::statement::{ExternalTable, INFERRED};
+use crate::redact::without_credentials;
 
 /// Wraps the factories of a session so that tables know how they were created. A factory that is wrapped already stays,
 /// and so does that of incremental tables, which keep their own definition.
@@ -38,9 +39,7 @@ struct RecordingFactory {
 impl TableProviderFactory for RecordingFactory {
     async fn create(&self, state: &dyn Session, command: &CreateExternalTable) -> Result<Arc<dyn TableProvider>> {
         let mut command = command.clone();
-        if let Some(definition) = definition(&command) {
-            command.definition = Some(definition);
-        }
+        command.definition = definition(&command).or(command.definition.map(|text| without_credentials(&text).into_owned()));
         self.inner.create(state, &command).await
     }
 }

@@ -22,6 +22,7 @@ mod factory;
 mod header;
 mod identity;
 mod listing;
+mod nested;
 mod ordinals;
 mod overlay;
 mod refresh;

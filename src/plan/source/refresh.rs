@@ -27,6 +27,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::listing::{list, scans};
+use super::nested::{check_files, is_parquet};
 use super::overlay::{Overlay, TableName, find, full_name};
 use super::statement::{INFERRED, build, created, parse};
 use crate::error::{Error, ErrorCode, Result};
@@ -196,6 +197,9 @@ pub(super) async fn infer(state: &SessionState, listing: &ListingTable) -> Resul
         let files = list(state, listing, url).await?;
         if !files.values().any(|meta| meta.size > 0) {
             continue;
+        }
+        if is_parquet(listing) {
+            check_files(state, listing, url, |_| true).await?;
         }
         match listing.options().infer_schema(state, url).await {
             Ok(schema) => found.push(schema),

@@ -8,10 +8,12 @@ use datafusion::execution::cache::cache_manager::CacheManagerConfig;
 use datafusion::execution::context::SessionState;
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 
+use crate::env::WholeStores;
 use crate::error::{Error, ErrorCode, Result};
 
 /// A state with the same catalogs, functions, factories, object stores, memory pool and disk as `state`, but without
-/// an object-list cache and with empty caches for statistics and footers: nothing that an earlier query saw is trusted.
+/// an object-list cache and with empty caches for statistics and footers: nothing that an earlier query saw is trusted, nor a
+/// body that is not whole.
 ///
 /// # Errors
 /// `RESOURCES_EXHAUSTED` when the runtime cannot be built.
@@ -36,6 +38,7 @@ pub(super) fn with_catalogs(state: &SessionState, catalogs: Arc<dyn CatalogProvi
 
 fn fresh_runtime(runtime: &RuntimeEnv) -> Result<Arc<RuntimeEnv>> {
     let mut builder = RuntimeEnvBuilder::from_runtime_env(runtime);
+    builder.object_store_registry = Arc::new(WholeStores(builder.object_store_registry));
     let limits = builder.cache_manager;
     builder.cache_manager = CacheManagerConfig {
         file_statistics_cache: None,

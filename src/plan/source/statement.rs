@@ -23,57 +23,13 @@ use datafusion::sql::parser::Statement;
 
 use super::overlay::{TableName, full_name};
 use super::refresh::is_disagreement;
+use crate::redact::{is_secret_name, location_without_credentials, without_credentials};
 
 /// Begins a recorded definition whose columns were not declared.
 pub(super) const INFERRED: &str = "/* columns inferred */ ";
 
 /// The only column of a table whose columns are still to be inferred.
 const PLACEHOLDER: &str = "__incremental_inferred";
-
-/// Parts of option names whose values never leave the session.
-const SECRETS: &[&str] = &[
-    "key",
-    "secret",
-    "token",
-    "password",
-    "passwd",
-    "passphrase",
-    "pwd",
-    "credential",
-    "connection",
-    "signature",
-    "sas",
-    "auth",
-    "private",
-    "cookie",
-    "dsn",
-    "crypto",
-    "encryption",
-    "decryption",
-    "session",
-];
-
-/// Whether the value of an option of this name may be a secret. Rather one too many: an option that is left out must be
-/// given again, a secret that was stored is out.
-pub(super) fn is_secret(option: &str) -> bool {
-    let option = option.to_ascii_lowercase();
-    SECRETS.iter().any(|part| option.contains(part))
-}
-
-/// A location without the user information and the query of its URL: both can carry credentials.
-pub(super) fn without_credentials(location: &str) -> String {
-    match url::Url::parse(location) {
-        Ok(mut url) if url.has_host() => {
-            // Both fail only for URLs that cannot have such parts.
-            let _ = url.set_username("");
-            let _ = url.set_password(None);
-            url.set_query(None);
-            url.set_fragment(None);
-            url.to_string()
-        }
-        _ => location.to_string(),
-    }
-}
 
 /// What a CREATE EXTERNAL TABLE statement says.
 #[derive(Debug, Clone, PartialEq)]
@@ -109,14 +65,14 @@ impl ExternalTable {
             }
             write!(sql, " PARTITIONED BY ({})", self.partitions.join(", ")).ok()?;
         }
-        let locations: Vec<String> = self.locations.iter().map(|l| text(&without_credentials(l))).collect();
+        let locations: Vec<String> = self.locations.iter().map(|l| text(&location_without_credentials(l))).collect();
         match locations.as_slice() {
             [] => return None,
             [one] => write!(sql, " LOCATION {one}").ok()?,
             many => write!(sql, " LOCATION ({})", many.join(", ")).ok()?,
         }
-        let kept = self.options.iter().filter(|(key, _)| !is_secret(key));
-        let options: Vec<String> = kept.map(|(key, value)| format!("{} {}", text(key), text(value))).collect();
+        let kept = self.options.iter().filter(|(key, _)| !is_secret_name(key));
+        let options: Vec<String> = kept.map(|(key, value)| format!("{} {}", text(key), text(&without_credentials(value)))).collect();
         if !options.is_empty() {
             write!(sql, " OPTIONS ({})", options.join(", ")).ok()?;
         }

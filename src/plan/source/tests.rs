@@ -12,9 +12,10 @@ use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use tempfile::TempDir;
 
-use super::statement::{ExternalTable, is_secret};
+use super::statement::ExternalTable;
 use super::*;
 use crate::error::{Error, ErrorCode};
+use crate::redact::is_secret_name;
 use crate::spec::SourceSpec;
 use crate::store::{SourceFile, SourceState};
 
@@ -280,9 +281,9 @@ async fn formats_globs_and_partitions_survive() {
 #[tokio::test]
 async fn secrets_are_never_in_a_statement() {
     for option in ["aws.access_key_id", "aws.SECRET_access_key", "azure.sas", "gcp.service_account_key", "db.password", "x.token"] {
-        assert!(is_secret(option), "{option}");
+        assert!(is_secret_name(option), "{option}");
     }
-    assert!(!is_secret("format.delimiter") && !is_secret("format.has_header"));
+    assert!(!is_secret_name("format.delimiter") && !is_secret_name("format.has_header"));
     let table = ExternalTable {
         name: vec!["t".into()],
         columns: None,

@@ -6,11 +6,14 @@
 //! ```
 //!
 //! Nothing acts in planning: EXPLAIN, PREPARE, DESCRIBE and CREATE VIEW run no verb. The optimizer may drop a function
-//! (`LIMIT 0`, `WHERE false`); naming it twice runs it twice.
+//! (`LIMIT 0`, `WHERE false`); naming it twice runs it twice. Planning looks a table up, in which DataFusion's planner cannot
+//! be suspended: its thread waits, a minute at most. A runtime of one thread stands still meanwhile; CALL does not.
 
 mod action;
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::catalog::{TableFunctionArgs, TableFunctionImpl, TableProvider};
 use datafusion::common::ScalarValue;
@@ -20,12 +23,14 @@ use datafusion::logical_expr::Expr;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ExecutionPlan, PhysicalExpr};
+use futures::future::{Either, select};
 
 use crate::error::{Error, ErrorCode, Result};
 
 pub use action::ActionProvider;
 
 use super::execute::{self, Outcome};
+use super::extension::Extension;
 use super::verbs::{Family, VerbSpec, bind_arguments};
 
 /// The table function of one verb.
@@ -49,7 +54,14 @@ impl TableFunctionImpl for VerbFunction {
         let bound = bind_arguments(self.0, values, vec![])?;
         let state = session_state(args.session())?;
         let verb = self.0;
-        let outcome = on_helper_thread(async move { execute::prepare_verb(&state, verb, bound).await })?;
+        let clock = Extension::of(&state)?.host(&state).env.clock;
+        let outcome = on_helper_thread(async move {
+            let planned = pin!(execute::prepare_verb(&state, verb, bound));
+            match select(planned, clock.sleep(PATIENCE)).await {
+                Either::Left((outcome, _)) => outcome,
+                Either::Right(_) => Err(too_late(verb)),
+            }
+        })?;
         Ok(match outcome {
             Outcome::Table(provider) => provider,
             Outcome::Action(action) => Arc::new(ActionProvider::new(verb, action)),
@@ -101,6 +113,22 @@ fn not_literal(verb: &VerbSpec, expr: &Expr) -> Error {
     Error::new(
         ErrorCode::StatementInvalid,
         format!("{}: {what} ({expr}) cannot be an argument. Remedy: write literals; the form is {}", verb.function(), verb.signature()),
+    )
+}
+
+/// How long planning waits for a store that does not answer: the planner's thread waits too, so that nobody can cancel it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn too_late(verb: &VerbSpec) -> Error {
+    Error::new(
+        ErrorCode::StoreFailed,
+        format!(
+            "{}: the store did not answer within {} s while the function was planned. Remedy: try again, or use CALL incremental.{}, \
+             which can be cancelled",
+            verb.function(),
+            PATIENCE.as_secs(),
+            verb.name
+        ),
     )
 }
 

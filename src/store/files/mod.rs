@@ -17,6 +17,7 @@ mod pair;
 mod parquet_file;
 mod properties;
 mod read;
+mod repeats;
 mod spans;
 mod upload;
 

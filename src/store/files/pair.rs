@@ -19,6 +19,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use super::aligned::{Aligned, Budget};
 use super::bounds::{FloatBounds, column_bounds};
 use super::parquet_file::ParquetFile;
+use super::repeats::distinct_columns;
 use super::spans::SourceRows;
 use super::{FP_HI, FP_LO, SRC, VERSION, WriterConfig};
 use crate::error::{Error, Result};
@@ -160,7 +161,7 @@ impl PairWriter {
         while done < data.num_rows() {
             let mut pair = match self.open.take() {
                 Some(pair) => pair,
-                None => self.begin()?,
+                None => self.begin(&data.slice(done, data.num_rows() - done))?,
             };
             let room = self.spec.config.target_file_rows.saturating_sub(pair.0.rows()).max(1);
             let rows = room.min(data.num_rows() - done);
@@ -194,14 +195,16 @@ impl PairWriter {
         self.budget.reservation.free();
     }
 
-    fn begin(&mut self) -> Result<(Aligned, Noted)> {
+    /// Opens a pair whose first rows are `first`.
+    fn begin(&mut self, first: &RecordBatch) -> Result<(Aligned, Noted)> {
         let spec = &self.spec;
         let name = format!("{}/{}-{:05}", spec.dir, self.prefix, self.begun);
         self.begun += 1;
         let properties = |made: std::result::Result<_, parquet::errors::ParquetError>| {
             made.map_err(|e| Error::internal(format!("table {:?}: {e}", spec.incarnation.name())))
         };
-        let data = properties(spec.config.data(&spec.output_schema, &spec.key))?;
+        let distinct = distinct_columns(first)?;
+        let data = properties(spec.config.data(&spec.output_schema, &spec.key, &distinct))?;
         let index = properties(spec.config.index(&self.index_schema, &spec.key))?;
         let files = vec![
             ParquetFile::try_new(&spec.incarnation, format!("{name}.parquet"), Arc::clone(&spec.output_schema), data)?,

@@ -1,9 +1,10 @@
 //! How Parquet files are written: sizes, codec, and which columns get statistics.
 //!
 //! ```text
-//! data file    every column: bounds per row group; key columns: per page too; floating point: none
+//! data file    every column: bounds per row group; key columns: per page too; floating point: none; dictionaries where
+//!              values repeat
 //! index file   key columns and source ordinals only, per row group; fingerprints plain
-//! capture      none, snappy
+//! capture      none, no dictionaries, snappy; fingerprints plain
 //! ```
 //!
 //! Parquet's bounds leave NaN out, while DataFusion orders NaN above every number and prunes by them: a row group with
@@ -14,7 +15,7 @@ use parquet::arrow::ArrowSchemaConverter;
 use parquet::basic::{Compression, Encoding, LogicalType, Type, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
-use parquet::schema::types::ColumnDescriptor;
+use parquet::schema::types::{ColumnDescriptor, ColumnPath};
 
 use super::{FP_HI, FP_LO, SRC, VERSION};
 use crate::error::{Error, ErrorCode, Result};
@@ -51,10 +52,13 @@ impl WriterConfig {
             .set_compression(self.compression)
     }
 
-    /// For a data file with these columns.
-    pub(super) fn data(&self, schema: &Schema, key: &[String]) -> Result<WriterProperties, ParquetError> {
+    /// For a data file with these columns, of which those of `distinct` hardly repeat a value.
+    pub(super) fn data(&self, schema: &Schema, key: &[String], distinct: &[String]) -> Result<WriterProperties, ParquetError> {
         let mut builder = self.builder().set_statistics_enabled(EnabledStatistics::Chunk);
         for leaf in ArrowSchemaConverter::new().convert(schema)?.columns() {
+            if belongs_to(leaf, distinct) {
+                builder = builder.set_column_dictionary_enabled(leaf.path().clone(), false);
+            }
             let enabled = match (is_float(leaf), belongs_to(leaf, key)) {
                 (true, _) => EnabledStatistics::None,
                 (false, true) => EnabledStatistics::Page,
@@ -97,9 +101,13 @@ impl WriterConfig {
         Ok(builder.build())
     }
 
-    /// For files that live as long as one run.
+    /// For files that live as long as one run: written fast, read once. Dictionaries would save few bytes here.
     pub(super) fn capture(&self) -> WriterProperties {
-        self.builder().set_compression(Compression::SNAPPY).set_statistics_enabled(EnabledStatistics::None).build()
+        let builder = self.builder().set_compression(Compression::SNAPPY).set_dictionary_enabled(false);
+        // Random bits, which a codec only copies.
+        let fingerprints = [FP_HI, FP_LO].map(|name| ColumnPath::from(name.to_string()));
+        let plain = |builder: WriterPropertiesBuilder, path| builder.set_column_compression(path, Compression::UNCOMPRESSED);
+        fingerprints.into_iter().fold(builder, plain).set_statistics_enabled(EnabledStatistics::None).build()
     }
 }
 

@@ -104,7 +104,7 @@ async fn floating_point_columns_have_no_bounds_in_the_file() {
         Field::new("x", arrow_schema::DataType::Float64, true),
         Field::new("h", arrow_schema::DataType::Float16, true),
     ]);
-    let properties = config().data(&schema, &["id".into()]).unwrap();
+    let properties = config().data(&schema, &["id".into()], &[]).unwrap();
     let enabled = |name: &str| properties.statistics_enabled(&parquet::schema::types::ColumnPath::from(name));
     use parquet::file::properties::EnabledStatistics::{None, Page};
     assert_eq!([enabled("id"), enabled("x"), enabled("h")], [Page, None, None]);

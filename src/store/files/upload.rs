@@ -124,7 +124,7 @@ impl Upload {
     pub(super) async fn abort(&mut self) {
         self.under_way.shutdown().await;
         if let Err(e) = self.multipart.abort().await {
-            log::debug!("the upload of {} could not be aborted: {e}", self.path);
+            log::debug!("the upload of {} could not be aborted: {}", self.path, crate::redact::without_credentials(&e.to_string()));
         }
     }
 
