@@ -19,6 +19,7 @@
 mod batches;
 mod describe;
 mod factory;
+mod footer;
 mod header;
 mod identity;
 mod listing;

@@ -1,10 +1,10 @@
-//! How deep the files of a source nest. Readers of Parquet and JSON recurse over what a file says, and a stack that
-//! overflows ends the process; so it is looked at first, without recursion.
+//! What the files of a source claim. Readers of Parquet and JSON recurse over it, and allocate what it says; a stack that
+//! overflows, or an allocation that fails, ends the process. So it is looked at first.
 //!
 //! ```text
-//! Parquet   the footer's list of schema elements: children still to come, level by level
+//! Parquet   the footer: nesting, lengths, places and sizes        (footer.rs)
 //! JSON      the text: open brackets outside of strings
-//!           deeper than MAX_DEPTH ─► CAPTURE_FAILED, naming the file
+//!           absurd ─► CAPTURE_FAILED, naming the file
 //! ```
 //!
 //! What cannot be understood here is left to the reader, which says what is wrong with it. Costs one small read for each
@@ -22,19 +22,18 @@ use datafusion::execution::context::SessionState;
 use futures::{StreamExt, TryStreamExt};
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt};
 
+use super::footer::{self, MAX_DEPTH};
 use super::listing::{list, listing_tables, object_text};
 use super::resolve::ResolvedSource;
 use crate::error::{Error, ErrorCode, Result};
 
-/// Deeper files are refused.
-const MAX_DEPTH: usize = 200;
 /// Read at first; most footers are smaller.
 const FOOTER_GUESS: u64 = 32 * 1024;
-/// The schema stands at the footer's beginning; more of it is not read.
-const MAX_FOOTER: u64 = 64 * 1024 * 1024;
+/// A larger footer is refused.
+const MAX_FOOTER: u64 = 256 * 1024 * 1024;
 
 impl ResolvedSource {
-    /// Checks that no file nests deeper than its reader can bear. `is_read` says which files (store and path) are looked at.
+    /// Checks that no file claims what its reader could not bear. `is_read` says which files (store and path) are looked at.
     ///
     /// # Errors
     /// `CAPTURE_FAILED`, naming the file; also when a place cannot be listed.
@@ -75,178 +74,38 @@ pub(super) async fn check_files(
         if !is_read(&file) {
             continue;
         }
-        let deep = match &json {
-            Some(compression) => json_is_deep(&store, &meta, *compression).await,
-            None => parquet_is_deep(&store, &meta).await,
+        let fault = match &json {
+            Some(compression) => json_is_deep(&store, &meta, *compression).await.map(|deep| deep.then(footer::too_deep)),
+            None => parquet_fault(&store, &meta).await,
         };
         // What cannot be read here is reported by the scan.
-        if deep.unwrap_or(false) {
-            return Err(DataFusionError::Execution(format!("{file} is nested more than {MAX_DEPTH} levels deep")));
+        if let Some(fault) = fault.unwrap_or(None) {
+            return Err(DataFusionError::Execution(format!("{file} is broken: {fault}")));
         }
     }
     Ok(())
 }
 
-async fn parquet_is_deep(store: &Arc<dyn ObjectStore>, meta: &ObjectMeta) -> DfResult<bool> {
+async fn parquet_fault(store: &Arc<dyn ObjectStore>, meta: &ObjectMeta) -> DfResult<Option<String>> {
     let range = |range| GetOptions { range: Some(range), ..GetOptions::default() };
     let guess = FOOTER_GUESS.min(meta.size);
     let end = store.get_opts(&meta.location, range(GetRange::Bounded(meta.size - guess..meta.size))).await?.bytes().await?;
-    let Some((_, tail)) = end.split_last_chunk::<8>() else { return Ok(false) };
+    let Some((_, tail)) = end.split_last_chunk::<8>() else { return Ok(None) };
     let [a, b, c, d, ..] = *tail;
     let length = u64::from(u32::from_le_bytes([a, b, c, d]));
-    let Some(start) = (meta.size - 8).checked_sub(length) else { return Ok(false) };
+    let Some(start) = (meta.size - 8).checked_sub(length) else {
+        return Ok(Some(format!("its footer would have {length} bytes, more than the file")));
+    };
     let footer = if length + 8 <= guess {
         end.slice(end.len() - 8 - usize::try_from(length).unwrap_or(0)..end.len() - 8)
     } else {
-        let stop = (start + length).min(start + MAX_FOOTER);
+        if length > MAX_FOOTER {
+            return Ok(Some(format!("its footer has {length} bytes, more than {MAX_FOOTER}")));
+        }
+        let stop = start + length;
         store.get_opts(&meta.location, range(GetRange::Bounded(start..stop))).await?.bytes().await?
     };
-    Ok(schema_is_deep(&footer))
-}
-
-/// Whether the schema of a Parquet footer (thrift, compact) is too deep. False where the bytes end, or make no sense.
-fn schema_is_deep(footer: &[u8]) -> bool {
-    let mut thrift = Thrift { bytes: footer, deep: false };
-    thrift.metadata();
-    thrift.deep
-}
-
-/// Reads thrift's compact form, as far as it makes sense.
-struct Thrift<'a> {
-    bytes: &'a [u8],
-    deep: bool,
-}
-
-/// Values inside of values; parquet's own have fewer levels.
-const MAX_VALUES: usize = 32;
-const BINARY: u8 = 8;
-const LIST: u8 = 9;
-
-impl Thrift<'_> {
-    fn byte(&mut self) -> Option<u8> {
-        let (first, rest) = self.bytes.split_first()?;
-        self.bytes = rest;
-        Some(*first)
-    }
-
-    fn skip(&mut self, bytes: u64) -> Option<()> {
-        self.bytes = self.bytes.get(usize::try_from(bytes).ok()?..)?;
-        Some(())
-    }
-
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0_u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Some(value);
-            }
-        }
-        None
-    }
-
-    fn signed(&mut self) -> Option<i64> {
-        let value = self.varint()?;
-        i64::try_from(value >> 1).ok().map(|half| half ^ -i64::from(value & 1 == 1))
-    }
-
-    /// The next field's number and type; `None` at the end of the struct, too.
-    fn field(&mut self, last: &mut i64) -> Option<(i64, u8)> {
-        let head = self.byte()?;
-        if head == 0 {
-            return None;
-        }
-        *last = match head >> 4 {
-            0 => self.signed()?,
-            delta => last.checked_add(i64::from(delta))?,
-        };
-        Some((*last, head & 0x0f))
-    }
-
-    fn list(&mut self) -> Option<(u64, u8)> {
-        let head = self.byte()?;
-        let length = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
-        Some((length, head & 0x0f))
-    }
-
-    /// FileMetaData: its second field is the list of schema elements.
-    fn metadata(&mut self) -> Option<()> {
-        let mut last = 0;
-        while let Some((number, kind)) = self.field(&mut last) {
-            match (number, kind) {
-                (2, LIST) => return self.schema(),
-                (_, kind) => self.value(kind, 0)?,
-            }
-        }
-        None
-    }
-
-    /// The elements, parents before their children.
-    fn schema(&mut self) -> Option<()> {
-        let (length, _) = self.list()?;
-        let mut open: Vec<i64> = vec![];
-        for _ in 0..length {
-            if let Some(siblings) = open.last_mut() {
-                *siblings -= 1;
-            }
-            let children = self.element()?;
-            if children > 0 {
-                open.push(children);
-            }
-            self.deep |= open.len() > MAX_DEPTH;
-            if self.deep {
-                return None;
-            }
-            while open.last().is_some_and(|left| *left <= 0) {
-                open.pop();
-            }
-        }
-        Some(())
-    }
-
-    /// One schema element; its number of children.
-    fn element(&mut self) -> Option<i64> {
-        let (mut last, mut children) = (0, 0);
-        while let Some((number, kind)) = self.field(&mut last) {
-            match number {
-                5 => children = self.signed()?,
-                _ => self.value(kind, 0)?,
-            }
-        }
-        Some(children)
-    }
-
-    /// Skips a value.
-    fn value(&mut self, kind: u8, depth: usize) -> Option<()> {
-        if depth > MAX_VALUES {
-            self.deep = true;
-            return None;
-        }
-        match kind {
-            1 | 2 => Some(()),
-            3 => self.skip(1),
-            4..=6 => self.varint().map(|_| ()),
-            7 => self.skip(8),
-            BINARY => {
-                let length = self.varint()?;
-                self.skip(length)
-            }
-            LIST | 10 => {
-                let (length, kind) = self.list()?;
-                // Flags take a byte each in a list.
-                (0..length).try_for_each(|_| self.value(if kind <= 2 { 3 } else { kind }, depth + 1))
-            }
-            12 => {
-                let mut last = 0;
-                while let Some((_, kind)) = self.field(&mut last) {
-                    self.value(kind, depth + 1)?;
-                }
-                Some(())
-            }
-            _ => None,
-        }
-    }
+    Ok(footer::fault(&footer, meta.size))
 }
 
 async fn json_is_deep(store: &Arc<dyn ObjectStore>, meta: &ObjectMeta, compression: FileCompressionType) -> DfResult<bool> {
@@ -309,18 +168,5 @@ mod tests {
         assert!(!deep(&"{\"a\":[1]}\n".repeat(MAX_DEPTH * 2)));
         assert!(!deep(&format!("{{\"a\":\"\\\"{}\"}}", "[".repeat(MAX_DEPTH * 2))));
         assert!(!deep(&format!("\"\\\\\"{}", "[]".repeat(MAX_DEPTH * 2))));
-    }
-
-    #[test]
-    fn any_bytes_can_be_a_footer() {
-        let mut state = 7_u64;
-        for length in 0..3_000 {
-            let next = |_| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (state >> 33) as u8
-            };
-            schema_is_deep(&(0..length % 300).map(next).collect::<Vec<u8>>());
-        }
-        assert!(schema_is_deep(&[0x1c; 1000]), "structs in structs");
     }
 }
