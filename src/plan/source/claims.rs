@@ -8,8 +8,12 @@
 //! ```
 //!
 //! What cannot be understood here is left to the reader, which says what is wrong with it. Costs one small read for each
-//! Parquet file that a run reads; JSON files are read twice. Memory: one footer's beginning, or one chunk.
+//! Parquet file that a run reads, several at once; JSON files are read twice. Memory: a footer, or a chunk, of each file that is
+//! looked at.
 
+use std::collections::BTreeMap;
+use std::future::ready;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,7 +23,8 @@ use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{ListingTable, ListingTableUrl};
 use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::context::SessionState;
-use futures::{StreamExt, TryStreamExt};
+use futures::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::footer::{self, MAX_DEPTH};
@@ -37,31 +42,33 @@ impl ResolvedSource {
     ///
     /// # Errors
     /// `CAPTURE_FAILED`, naming the file; also when a place cannot be listed.
-    pub async fn check_nesting(&self, is_read: impl Fn(&str) -> bool) -> Result<()> {
+    pub async fn check_claims(&self, is_read: impl Fn(&str) -> bool) -> Result<()> {
         let failed = |e| {
             let context = format!("table \"{}\": the source's files cannot be read. Remedy: mend or remove the file", self.table);
             Error::from_datafusion(e, ErrorCode::CaptureFailed, context)
         };
         for table in listing_tables(&self.provider).map_err(failed)? {
             for url in table.table_paths() {
-                check_files(&self.state, &table, url, &is_read).await.map_err(failed)?;
+                let mut files = list(&self.state, &table, url).await.map_err(failed)?;
+                files.retain(|path, _| is_read(&object_text(url, path)));
+                check_files(&self.state, &table, url, &files).await.map_err(failed)?;
             }
         }
         Ok(())
     }
 }
 
-/// Whether the table's files are Parquet: their reader recurses before there is a plan.
+/// Whether the table's files are Parquet: their reader recurses over a footer before there is a plan.
 pub(super) fn is_parquet(table: &ListingTable) -> bool {
     table.options().format.downcast_ref::<ParquetFormat>().is_some()
 }
 
-/// Checks the files of one place.
+/// Checks `files` of one place, as many at once as DataFusion reads footers; the first at fault, by path, is named.
 pub(super) async fn check_files(
     state: &SessionState,
     table: &ListingTable,
     url: &ListingTableUrl,
-    is_read: impl Fn(&str) -> bool,
+    files: &BTreeMap<Path, ObjectMeta>,
 ) -> DfResult<()> {
     let format = table.options().format.as_ref();
     let json = format.downcast_ref::<JsonFormat>().map(|json| FileCompressionType::from(json.options().compression));
@@ -69,21 +76,23 @@ pub(super) async fn check_files(
         return Ok(());
     }
     let store = state.runtime_env().object_store(url)?;
-    for (path, meta) in list(state, table, url).await? {
-        let file = object_text(url, &path);
-        if !is_read(&file) {
-            continue;
+    let check = |meta: &ObjectMeta| {
+        let (store, meta) = (Arc::clone(&store), meta.clone());
+        async move {
+            let fault = match json {
+                Some(compression) => json_is_deep(&store, &meta, compression).await.map(|deep| deep.then(footer::too_deep)),
+                None => parquet_fault(&store, &meta).await,
+            };
+            // What cannot be read here is reported by the scan.
+            fault.unwrap_or(None).map(|fault| (meta.location, fault))
         }
-        let fault = match &json {
-            Some(compression) => json_is_deep(&store, &meta, *compression).await.map(|deep| deep.then(footer::too_deep)),
-            None => parquet_fault(&store, &meta).await,
-        };
-        // What cannot be read here is reported by the scan.
-        if let Some(fault) = fault.unwrap_or(None) {
-            return Err(DataFusionError::Execution(format!("{file} is broken: {fault}")));
-        }
+    };
+    let at_once: usize = state.config_options().execution.meta_fetch_concurrency.into();
+    let mut faults = pin!(stream::iter(files.values().map(check)).buffered(at_once).filter_map(ready));
+    match faults.next().await {
+        Some((path, fault)) => Err(DataFusionError::Execution(format!("{} is broken: {fault}", object_text(url, &path)))),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 async fn parquet_fault(store: &Arc<dyn ObjectStore>, meta: &ObjectMeta) -> DfResult<Option<String>> {
