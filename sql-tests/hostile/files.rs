@@ -147,6 +147,9 @@ fn wide(columns: usize) -> Vec<u8> {
     footer_only(&elements, columns as u64 + 1, 0)
 }
 
+/// Changes what is said of a column.
+type Edit = fn(ColumnChunkMetaData, i64) -> ColumnChunkMetaData;
+
 /// Footers that lie.
 fn lying_footers() -> Vec<Case> {
     let good = good_parquet();
@@ -163,7 +166,7 @@ fn lying_footers() -> Vec<Case> {
             format!("groups of {rows} bytes"),
             with_groups(&good, |g| g.into_builder().set_total_byte_size(rows).build().unwrap()),
         ));
-        let columns: [(&str, fn(ColumnChunkMetaData, i64) -> ColumnChunkMetaData); 5] = [
+        let columns: [(&str, Edit); 5] = [
             ("values", |c, n| c.into_builder().set_num_values(n).build().unwrap()),
             ("compressed bytes", |c, n| c.into_builder().set_total_compressed_size(n).build().unwrap()),
             ("uncompressed bytes", |c, n| c.into_builder().set_total_uncompressed_size(n).build().unwrap()),

@@ -7,6 +7,7 @@
 //!
 //! Results are collected before they are printed: a result larger than memory belongs into `COPY`. Standard output
 //! holds results only when the format is for machines; times go to standard error then.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::todo, clippy::unimplemented))]
 
 mod args;
 mod complete;

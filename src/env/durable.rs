@@ -148,7 +148,7 @@ impl ObjectStore for DurableLocalStore {
                 let (inner, folder) = (Arc::clone(&inner), folder.clone());
                 blocking(move || Ok(inside(&inner, &folder, chunk)))
             })
-            .map_ok(|chunk| futures::stream::iter(chunk))
+            .map_ok(futures::stream::iter)
             .try_flatten()
             .boxed()
     }

@@ -16,6 +16,7 @@ use datafusion::physical_plan::empty::EmptyExec;
 use futures::FutureExt;
 
 use crate::error::{Error, ErrorCode, Result};
+use crate::exec::handler::panic_text;
 use crate::exec::index_scan::{IndexScanExec, KeyRanges, Scope};
 use crate::exec::keyed_diff::{DiffOutcome, DiffReport, DiffSpec, KeyedDiffExec, SRC, change_schema};
 use crate::plan::source::{ResolvedSource, SourceIdentity, check_identity, resolve, same_identity};
@@ -61,11 +62,10 @@ pub(super) struct CaptureContext {
 /// Resolves and checks the source and plans the diff. A panic of a reader over a broken file is an error of the run.
 pub(super) async fn prepare(attempt: &Arc<Attempt>) -> Result<(Arc<CaptureContext>, Arc<dyn ExecutionPlan>)> {
     AssertUnwindSafe(prepare_now(attempt)).catch_unwind().await.unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
         let message = format!(
             "table {:?}: the reader of the source's files panicked ({}). Remedy: look for a broken file and mend or remove it",
             attempt.name(),
-            said.unwrap_or("without a word")
+            panic_text(panic.as_ref())
         );
         Err(Error::new(ErrorCode::CaptureFailed, message))
     })
@@ -103,7 +103,7 @@ async fn plan(
         let nothing = EmptyExec::new(change_schema(attempt.definition()));
         return Ok((Counts::Whole(OnceLock::from(DiffReport::default())), Arc::new(nothing)));
     }
-    source.check_nesting(|path| choice.is_read(path)).await?;
+    source.check_claims(|path| choice.is_read(path)).await?;
     source.check_headers(columns, |path| choice.is_read(path)).await?;
     let (scan, has_ordinals) = match hand_on.scan(source, columns).await? {
         Some(changes) => (changes, false),

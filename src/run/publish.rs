@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use roaring::RoaringTreemap;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result};
 use crate::exec::keyed_diff::KeyedDiffExec;
 use crate::exec::publish::PublishSink;
 use crate::spec::{RunMode, RunReason, RunState, RunSummary};
@@ -141,16 +141,28 @@ async fn seal_and_publish(attempt: &Attempt, seal: &Seal, work: Work) -> Result<
 }
 
 /// Publishes a seal whose capture is its output.
+///
+/// # Errors
+/// `RUN_CONFLICT` when it is an input: another attempt read source files that this one could skip, all of them.
 pub(super) async fn publish_output(attempt: &Attempt, seal: &Seal, work: Work) -> Result<RunSummary> {
-    let Capture::Output { files, ms_handle, ms_write, .. } = &seal.capture else {
-        return Err(Error::internal("the seal holds an input capture where an output was expected"));
-    };
     if let Some(answer) = overtaken(attempt, seal).await? {
         return Ok(answer);
     }
+    let Capture::Output { files, ms_handle, ms_write, .. } = &seal.capture else { return Err(sealed_input(attempt)) };
     guard::check(attempt, seal)?;
     let work = Work { ms_handle: *ms_handle, ms_write: *ms_write, ..work };
     publish_sealed(attempt, seal, files.clone(), work).await
+}
+
+fn sealed_input(attempt: &Attempt) -> Error {
+    let (table, run) = (attempt.name(), attempt.run.as_str());
+    Error::new(
+        ErrorCode::RunConflict,
+        format!(
+            "table {table:?}: another attempt of run {run:?} sealed its input first. Remedy: ask for run {run:?} again, which goes on \
+             from that capture"
+        ),
+    )
 }
 
 async fn publish_sealed(attempt: &Attempt, seal: &Seal, files: Vec<DataFile>, work: Work) -> Result<RunSummary> {

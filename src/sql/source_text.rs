@@ -14,12 +14,23 @@ use crate::error::{Error, ErrorCode, Result};
 /// The text with the byte position of each line; the tokenizer counts lines by `\n` and columns by characters.
 pub(super) struct SourceText<'a> {
     text: &'a str,
-    lines: Vec<usize>,
+    lines: Vec<Line>,
+}
+
+struct Line {
+    start: usize,
+    /// Columns are bytes: a place is found without counting from the line's start, which a script of one line would pay for
+    /// each statement.
+    is_ascii: bool,
 }
 
 impl<'a> SourceText<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        let (mut lines, mut start) = (Vec::new(), 0);
+        for line in text.split_inclusive('\n') {
+            lines.push(Line { start, is_ascii: line.is_ascii() });
+            start += line.len();
+        }
         Self { text, lines }
     }
 
@@ -44,8 +55,11 @@ impl<'a> SourceText<'a> {
     fn offset(&self, at: Location) -> usize {
         let line = usize::try_from(at.line).unwrap_or(usize::MAX).saturating_sub(1);
         let column = usize::try_from(at.column).unwrap_or(usize::MAX).saturating_sub(1);
-        let start = self.lines.get(line).copied().unwrap_or(self.text.len());
-        let rest = self.text.get(start..).unwrap_or("");
+        let Some(Line { start, is_ascii }) = self.lines.get(line) else { return self.text.len() };
+        if *is_ascii {
+            return (start + column).min(self.text.len());
+        }
+        let rest = self.text.get(*start..).unwrap_or("");
         start + rest.char_indices().nth(column).map_or(rest.len(), |(at, _)| at)
     }
 }

@@ -26,7 +26,7 @@ const AMPLIFIERS: &[&str] = &[
 ];
 
 /// The largest count, or difference of bounds.
-const MAX_COUNT: i128 = 1_000_000;
+const MAX_COUNT: u128 = 1_000_000;
 /// The longest text that one of them may take as a constant.
 const MAX_TEXT: usize = 64 * 1024;
 
@@ -53,8 +53,9 @@ pub(super) fn refusal(name: &str, args: &[Expr]) -> Option<(String, &'static str
     // Bounds of a range are as far apart as they are; everything else counts from 0.
     let numbers: Vec<i128> = args.iter().filter_map(literal).filter_map(|value| number(&value)).collect();
     let span = match (name, numbers.as_slice()) {
-        ("range" | "generate_series", [from, to, ..]) => (to - from).abs(),
-        _ => most - least,
+        ("range" | "generate_series", [from, to, ..]) => to.abs_diff(*from),
+        // Of floating-point constants the ends of the type may be left.
+        _ => most.abs_diff(least),
     };
     (span > MAX_COUNT).then(|| (format!("{name} over {span}"), "at most 1000000 is admitted; compute larger values in a source view"))
 }
@@ -105,6 +106,8 @@ mod tests {
         assert!(refused("repeat", vec![lit("x"), lit(1000_i64) * lit(1000_i64)]));
         assert!(refused("repeat", vec![col("v"), lit(1000_i64) * lit(1000_i64)]));
         assert!(refused("range", vec![lit(0_i64), lit(10_000_000_000_i64)]));
+        assert!(refused("range", vec![lit(-1e300), lit(1e300)]));
+        assert!(refused("repeat", vec![lit(-1e300), lit(1e300)]));
         assert!(!refused("range", vec![lit(1_700_000_000_i64), lit(1_700_000_010_i64)]));
         assert!(!refused("repeat", vec![col("v"), lit(3_i64)]));
         assert!(!refused("repeat", vec![col("v"), col("n") * lit(3_i64)]));

@@ -17,12 +17,13 @@
 //! in the user's session, and reads rows only when the plan is executed.
 
 mod batches;
+mod claims;
 mod describe;
 mod factory;
+mod footer;
 mod header;
 mod identity;
 mod listing;
-mod nested;
 mod ordinals;
 mod overlay;
 mod refresh;

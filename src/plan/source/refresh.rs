@@ -26,8 +26,8 @@ use datafusion::logical_expr::{LogicalPlan, TableScan};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
+use super::claims::{check_files, is_parquet};
 use super::listing::{list, scans};
-use super::nested::{check_files, is_parquet};
 use super::overlay::{Overlay, TableName, find, full_name};
 use super::statement::{INFERRED, build, created, parse};
 use crate::error::{Error, ErrorCode, Result};
@@ -199,7 +199,7 @@ pub(super) async fn infer(state: &SessionState, listing: &ListingTable) -> Resul
             continue;
         }
         if is_parquet(listing) {
-            check_files(state, listing, url, |_| true).await?;
+            check_files(state, listing, url, &files).await?;
         }
         match listing.options().infer_schema(state, url).await {
             Ok(schema) => found.push(schema),
