@@ -40,11 +40,11 @@ use crate::run::{Host, RefreshRequest, refresh};
 use crate::spec::RunSummary;
 use crate::sql::{
     ApartRule, Extension, IncrementalConfig, IncrementalTableFactory, ParsedStatement, ProgressListener, StatementResult, VerbFunction,
-    VersionPlanner, check_schema, execute, follow_root, incremental_table, parse, run_due,
+    VersionPlanner, check_schema, execute, follow_root, incremental_table, look_at_schedules, parse,
 };
 use crate::sync::ConnectorRegistry;
 use crate::sync::connector::ConnectorFactory;
-use crate::sync::schedule::Tick;
+use crate::sync::schedule::{Scheduler, Tick};
 use crate::table::{IncrementalTable, PinRule, TableHandle};
 
 /// How many of the largest memory consumers an exhausted pool names.
@@ -340,12 +340,29 @@ impl IncrementalSession {
         self.extension.host(&self.context.state())
     }
 
-    /// Runs what the schedules of synced and incremental tables say is due now, sources first.
+    /// Runs what the schedules of synced and incremental tables say is due now, sources first, and waits for the end.
     ///
     /// # Errors
-    /// The store's errors; errors of runs are in their results.
+    /// The store's errors when the tables are listed; errors of runs are in their results.
     pub async fn run_due(&self) -> Result<Tick> {
-        run_due(&self.context.state()).await
+        let (mut scheduler, mut ran) = (Scheduler::default(), vec![]);
+        loop {
+            let tick = self.look(&mut scheduler).await?;
+            ran.extend(tick.ran);
+            match scheduler.ended().await {
+                Some(ended) => ran.push(ended),
+                None => return Ok(Tick { ran, next: tick.next }),
+            }
+        }
+    }
+
+    /// Starts what is due now, as far as `scheduler` has room; its runs end in [`Scheduler::ended`]. For programs that keep
+    /// schedules going: look, wait for an end or for the next firing, look again.
+    ///
+    /// # Errors
+    /// The store's errors when the tables are listed; a table that cannot be looked at is in the answer.
+    pub async fn look(&self, scheduler: &mut Scheduler) -> Result<Tick> {
+        look_at_schedules(&self.context.state(), scheduler).await
     }
 
     fn state(&self) -> SessionState {

@@ -10,7 +10,7 @@ use datafusion_incremental::{Error, ErrorCode};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::model::{Mode, Model, Row};
+use super::model::{Config, Cursor, Mode, Model, Row};
 use super::outside::{Declared, Outside};
 
 const STEPS: usize = 14;
@@ -46,7 +46,7 @@ impl History {
         self.publish(None);
         let text = |e: Error| e.to_string();
         self.session.sql("CREATE CONNECTION x TYPE outside WITH (token = 'env:PATH')").await.map_err(text)?;
-        let mode = self.model.mode;
+        let mode = self.model.config.mode;
         let cursor = if mode == Mode::Full { "" } else { ", incremental_field = 'at'" };
         let create = format!(
             "CREATE SYNCED TABLE t FROM x.public.s WITH (sync_type = '{}'{cursor}, capture_retries = 0, max_deleted_fraction = NULL)",
@@ -58,7 +58,7 @@ impl History {
             let done = match what {
                 0 => self.switch().await,
                 1 => self.restart().await,
-                2 if self.model.mode == Mode::Incremental && self.model.made_by == Some(Mode::Incremental) => self.reconcile().await,
+                2 if self.model.config.mode == Mode::Incremental && self.model.made_by == Some(self.model.config) => self.reconcile().await,
                 3 => self.sync(true).await,
                 _ => self.sync(false).await,
             };
@@ -78,19 +78,20 @@ impl History {
     fn change(&mut self) {
         for _ in 0..self.random.random_range(0..6) {
             self.clock += self.random.random_range(0..2);
-            let has_nulls = self.model.mode != Mode::Append || self.random.random_range(0..12) == 0;
+            let has_nulls = self.model.config.mode != Mode::Append || self.random.random_range(0..12) == 0;
             let at = if has_nulls && self.random.random_range(0..6) == 0 { None } else { Some(self.clock) };
             let value = self.random.random_range(0..5);
             let id = self.random.random_range(0..12);
+            let other = self.clock - self.random.random_range(0..3);
             match self.source.iter().position(|row| row.0 == id) {
                 Some(place) if self.random.random_range(0..5) == 0 => {
                     self.source.remove(place);
                 }
-                Some(place) => self.source[place] = (id, at, value),
-                None => self.source.push((id, at, value)),
+                Some(place) => self.source[place] = (id, at, value, other),
+                None => self.source.push((id, at, value, other)),
             }
         }
-        if self.model.mode == Mode::Append && self.random.random_range(0..4) > 0 {
+        if self.model.config.mode == Mode::Append && self.random.random_range(0..4) > 0 {
             let clock = self.clock;
             for row in &mut self.source {
                 row.1 = row.1.or(Some(clock));
@@ -102,8 +103,13 @@ impl History {
         let ids: Int64Array = self.source.iter().map(|row| Some(row.0)).collect();
         let cursors: Int64Array = self.source.iter().map(|row| row.1).collect();
         let values: Int64Array = self.source.iter().map(|row| Some(row.2)).collect();
-        let columns: Vec<(&str, arrow::array::ArrayRef, bool)> =
-            vec![("id", Arc::new(ids), false), ("at", Arc::new(cursors), true), ("v", Arc::new(values), true)];
+        let others: Int64Array = self.source.iter().map(|row| Some(row.3)).collect();
+        let columns: Vec<(&str, arrow::array::ArrayRef, bool)> = vec![
+            ("id", Arc::new(ids), false),
+            ("at", Arc::new(cursors), true),
+            ("v", Arc::new(values), true),
+            ("other", Arc::new(others), true),
+        ];
         let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
         let table = MemTable::try_new(batch.schema(), vec![vec![batch]]).unwrap();
         let _ = self.session.context().deregister_table("s");
@@ -142,13 +148,24 @@ impl History {
     }
 
     async fn switch(&mut self) -> Result<(), String> {
-        let mode = [Mode::Full, Mode::Incremental, Mode::Append][self.random.random_range(0..3)];
-        if mode == self.model.mode {
+        let old = self.model.config;
+        let config = Config {
+            mode: [Mode::Full, Mode::Incremental, Mode::Append][self.random.random_range(0..3)],
+            cursor: if self.random.random_range(0..3) == 0 { Cursor::Other } else { Cursor::At },
+            below: [None, old.below, Some(3), Some(4)][self.random.random_range(0..4)],
+        };
+        if config == old {
             return Ok(());
         }
-        let rebuilds = self.model.rebuilds(mode);
-        let cursor = if mode == Mode::Full { "" } else { ", incremental_field = 'at'" };
-        let statement = format!("ALTER SYNCED TABLE t SET (sync_type = '{}'{cursor})", mode.name());
+        let (was, rebuilds) = (self.model.rebuilds(old), self.model.rebuilds(config));
+        let below = config.below.map(|below| format!(r#"{{"column": "v", "operator": "<", "value": {below}}}"#));
+        let set = format!(
+            "sync_type = '{}', incremental_field = '{}', row_filters = '[{}]'",
+            config.mode.name(),
+            config.cursor.name(),
+            below.unwrap_or_default()
+        );
+        let statement = format!("ALTER SYNCED TABLE t SET ({set})");
         self.say(&statement);
         let outcome = self.session.sql(&statement).await;
         match outcome {
@@ -156,10 +173,10 @@ impl History {
                 self.session.sql(&format!("{statement} CONFIRM")).await.map_err(|e| e.to_string())?;
             }
             Err(error) => return Err(error.to_string()),
-            Ok(_) if rebuilds && !self.model.rebuilds(self.model.mode) => return Err(format!("{statement} asked for no confirmation")),
+            Ok(_) if rebuilds && !was => return Err(format!("{statement} asked for no confirmation")),
             Ok(_) => {}
         }
-        self.model.mode = mode;
+        self.model.config = config;
         Ok(())
     }
 
@@ -180,7 +197,7 @@ impl History {
     }
 
     async fn check(&self) -> Result<(), String> {
-        let rows = self.session.sql("SELECT id, at, v FROM t ORDER BY id, at NULLS FIRST, v").await;
+        let rows = self.session.sql("SELECT id, at, v, other FROM t").await;
         if self.model.made_by.is_none() {
             let code = rows.map(|_| ()).map_err(|e| e.code());
             return if code == Err(ErrorCode::SourceNotReady) { Ok(()) } else { Err(format!("a table without rows answers {code:?}")) };
@@ -191,7 +208,12 @@ impl History {
             let column = |at: usize| batch.column(at).as_primitive::<Int64Type>();
             found.extend((0..batch.num_rows()).map(|row| {
                 let at = column(1);
-                (column(0).value(row), (!arrow::array::Array::is_null(at, row)).then(|| at.value(row)), column(2).value(row))
+                (
+                    column(0).value(row),
+                    (!arrow::array::Array::is_null(at, row)).then(|| at.value(row)),
+                    column(2).value(row),
+                    column(3).value(row),
+                )
             }));
         }
         found.sort();

@@ -1,9 +1,9 @@
 //! What became of the runs: one row each, newest request first.
 
 use crate::error::{ErrorCode, Result};
-use crate::spec::sync::SyncReport;
+use crate::spec::sync::{SyncReport, SyncTrigger};
 use crate::spec::{RunId, RunMode, RunState, RunSummary};
-use crate::store::{AttemptRecord, Incarnation, Slot};
+use crate::store::{AttemptRecord, Incarnation, SkippedRun, Slot};
 use crate::table::TableHandle;
 
 /// The rows of a table's runs, newest request first.
@@ -25,6 +25,32 @@ pub async fn run_summaries(table: &TableHandle) -> Result<Vec<RunSummary>> {
             Err(error) => return Err(error),
         }
     }
+    rows.sort_by(|a, b| b.requested_at.cmp(&a.requested_at).then_with(|| a.run_id.cmp(&b.run_id)));
+    Ok(rows)
+}
+
+/// The rows of runs that a schedule did not start, because another one was at work.
+async fn skipped_summaries(table: &TableHandle) -> Result<Vec<RunSummary>> {
+    let log = table.incarnation().sync_log().await?;
+    let row = |skipped: &SkippedRun| {
+        let mut summary = RunSummary::new("", RunMode::Published, RunState::Skipped);
+        summary.sync = table.is_synced().then(|| Box::new(SyncReport::new(SyncTrigger::Schedule)));
+        summary.requested_at = Some(skipped.due_at);
+        summary.ended_at = Some(skipped.at);
+        summary.error_code = Some(ErrorCode::RunActive.as_str().to_string());
+        summary.error_message = Some(format!("it was due while run {} was at work", skipped.active_run));
+        summary
+    };
+    Ok(log.skipped.iter().map(row).collect())
+}
+
+/// The rows of a table's runs and of those that were skipped, newest first.
+///
+/// # Errors
+/// The store's errors.
+pub async fn all_summaries(table: &TableHandle) -> Result<Vec<RunSummary>> {
+    let mut rows = run_summaries(table).await?;
+    rows.extend(skipped_summaries(table).await?);
     rows.sort_by(|a, b| b.requested_at.cmp(&a.requested_at).then_with(|| a.run_id.cmp(&b.run_id)));
     Ok(rows)
 }

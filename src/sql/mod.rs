@@ -43,5 +43,5 @@ pub use factory::IncrementalTableFactory;
 pub use functions::VerbFunction;
 pub use resolve::{Found, all_tables, check_schema, find, incremental_table};
 pub use root::follow_root;
-pub use sync::run_due;
+pub use sync::look as look_at_schedules;
 pub use version_planner::VersionPlanner;

@@ -10,7 +10,7 @@ use super::cells::Kind::{self, Flag, Number, Text, Time};
 use super::cells::{Rows, schema};
 use super::verb::{Action, Outcome};
 use crate::error::{Error, ErrorCode, Result};
-use crate::run::run_summaries;
+use crate::run::all_summaries;
 use crate::spec::{HandlerSpec, RunSummary};
 use crate::sql::resolve::{all_tables, incremental_table};
 use crate::table::TableHandle;
@@ -108,7 +108,7 @@ async fn chosen(state: &SessionState, table: Option<TableReference>) -> Result<T
 async fn runs(tables: &Tables) -> Result<Vec<RecordBatch>> {
     let mut rows = vec![];
     for (_, table) in tables {
-        rows.extend(run_summaries(table).await?);
+        rows.extend(all_summaries(table).await?);
     }
     let batch = RunSummary::to_batch(&rows).map_err(|e| Error::from_datafusion(e.into(), ErrorCode::Internal, "the rows of runs"))?;
     Ok(vec![batch])

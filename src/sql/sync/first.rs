@@ -7,17 +7,17 @@ use datafusion::execution::SessionState;
 
 use super::execute::context;
 use crate::error::{Error, Result};
-use crate::run::{RunResult, everything_behind};
+use crate::run::{RunResult, everything_behind, in_order};
 use crate::sql::extension::Extension;
 use crate::sql::resolve::all_tables;
 use crate::sync::ops::{self, SyncRequest};
-use crate::sync::schedule::{Tick, tick};
+use crate::sync::schedule::{Scheduler, Tick};
 use crate::table::TableHandle;
 
 /// What came of the synced tables.
 #[derive(Debug, Default)]
 pub(in crate::sql) struct Synced {
-    /// Their runs, in name order.
+    /// Their runs, what is read before what reads it.
     pub results: Vec<RunResult>,
     /// The incarnations of the tables that read one that failed.
     pub blocked: BTreeSet<String>,
@@ -40,7 +40,8 @@ pub(in crate::sql) async fn sync_first(state: &SessionState, tables: &[Arc<Table
     }
     let is_read = |table: &TableHandle| behind.iter().any(|(_, behind)| behind.contains(table.incarnation().id()));
     let (mut results, mut failed) = (vec![], BTreeSet::new());
-    for table in all.iter().filter(|table| table.is_synced() && is_read(table)) {
+    let read: Vec<Arc<TableHandle>> = all.iter().filter(|table| table.is_synced() && is_read(table)).cloned().collect();
+    for table in &in_order(&context.host, &read).await? {
         let log = table.incarnation().sync_log().await?;
         if !log.newest().is_some_and(|saved| saved.config.should_sync) {
             continue;
@@ -56,9 +57,9 @@ pub(in crate::sql) async fn sync_first(state: &SessionState, tables: &[Arc<Table
     Ok(Synced { results, blocked })
 }
 
-/// Runs what the schedules of the session's tables say is due now.
-pub async fn run_due(state: &SessionState) -> Result<Tick> {
+/// Starts what the schedules of the session's tables say is due now.
+pub async fn look(state: &SessionState, scheduler: &mut Scheduler) -> Result<Tick> {
     Extension::of(state)?.check_may_act(state, "running schedules")?;
     let all: Vec<Arc<TableHandle>> = all_tables(state).await?.into_iter().map(|(_, table)| table).collect();
-    tick(&context(state)?, &all).await
+    Ok(scheduler.look(&context(state)?, &all).await)
 }

@@ -49,6 +49,7 @@ pub(super) const SCHEMA: &[(&str, Kind)] = &[
     ("last_reconciled_at", Time),
     ("active_run_id", Text),
     ("skipped_runs", Number),
+    ("next_run_at", Time),
 ];
 
 pub(super) const RUNS: &[(&str, Kind)] = &[
@@ -142,7 +143,7 @@ pub(super) fn explained(altered: &Altered) -> Result<StatementResult> {
 }
 
 /// One row of `sync_schema`.
-pub(super) fn schema_row(rows: &mut Rows, table: &TableHandle, standing: &Standing, resync_required: bool) {
+pub(super) fn schema_row(rows: &mut Rows, table: &TableHandle, standing: &Standing, (resync_required, next_run): (bool, Option<i64>)) {
     let (config, state) = (&standing.config.config, standing.state.as_ref());
     rows.text(Some(table.incarnation().id().into()));
     rows.text(Some(table.name().into()));
@@ -162,6 +163,7 @@ pub(super) fn schema_row(rows: &mut Rows, table: &TableHandle, standing: &Standi
     rows.time(state.and_then(|state| state.reconciled_at));
     rows.text(standing.active_run.as_ref().map(|run| run.as_str().into()));
     rows.number(Some(standing.log.skipped.len() as u64));
+    rows.time(next_run);
     rows.next();
 }
 
@@ -195,6 +197,7 @@ pub(super) fn run_row(rows: &mut Rows, table: &str, run: &RunSummary) {
     let status = match run.state {
         RunState::Running => "Running",
         RunState::Published => "Completed",
+        RunState::Skipped => "Skipped",
         _ => "Failed",
     };
     rows.text(Some(run.run_id.clone()));

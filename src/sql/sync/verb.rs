@@ -8,6 +8,7 @@ use datafusion::execution::SessionState;
 use super::execute::{context, synced_table};
 use super::rows;
 use crate::error::{Error, ErrorCode, Result};
+use crate::run::all_summaries;
 use crate::spec::RunId;
 use crate::spec::sync::SyncSource;
 use crate::sql::execute::{Action, Kind, Outcome, Rows, schema};
@@ -17,6 +18,7 @@ use crate::sql::verbs::{BoundArguments, VerbSpec};
 use crate::sync::SyncContext;
 use crate::sync::config::{Effect, Facts, plan_change};
 use crate::sync::ops::{self, SyncRequest};
+use crate::sync::schedule::next_run;
 use crate::sync::status::{Standing, standing, sync_runs};
 use crate::table::TableHandle;
 
@@ -60,10 +62,10 @@ async fn of_table(context: &SyncContext, verb: &VerbSpec, table: &Arc<TableHandl
     let result = match verb.name {
         "schema" => {
             let mut rows = Rows::new(rows::SCHEMA);
-            schema_row(&mut rows, table).await?;
+            schema_row(&mut rows, context, table).await?;
             return rows.finish();
         }
-        "runs" => return rows::runs(table.name(), &sync_runs(table).await?),
+        "runs" => return rows::runs(table.name(), &all_summaries(table).await?),
         "incremental_fields" => return incremental_fields(context, table).await,
         "cancel" => {
             let run = ops::cancel(table).await?;
@@ -95,14 +97,14 @@ async fn of_session(state: &SessionState, context: &SyncContext, verb: &VerbSpec
         "tables" => {
             let mut rows = Rows::new(rows::SCHEMA);
             for (_, table) in synced_tables(state).await? {
-                schema_row(&mut rows, &table).await?;
+                schema_row(&mut rows, context, &table).await?;
             }
             rows.finish()
         }
         _ => {
             let mut rows = Rows::new(rows::RUNS);
             for (_, table) in synced_tables(state).await? {
-                for run in sync_runs(&table).await? {
+                for run in all_summaries(&table).await? {
                     rows::run_row(&mut rows, table.name(), &run);
                 }
             }
@@ -117,10 +119,10 @@ async fn synced_tables(state: &SessionState) -> Result<Vec<Named>> {
     Ok(all_tables(state).await?.into_iter().filter(|(_, table)| table.is_synced()).collect())
 }
 
-async fn schema_row(rows: &mut Rows, table: &TableHandle) -> Result<()> {
+async fn schema_row(rows: &mut Rows, context: &SyncContext, table: &TableHandle) -> Result<()> {
     let standing = standing(table).await?;
     let required = is_rebuild_pending(&standing);
-    rows::schema_row(rows, table, &standing, required);
+    rows::schema_row(rows, table, &standing, (required, next_run(context, table).await?));
     Ok(())
 }
 

@@ -109,9 +109,16 @@ impl Plan<'_> {
         self.fields.push(FieldEffect { field, effect, reason: reason.into() });
     }
 
-    /// Whether rows are merged by key from a cursor on, before and after.
-    fn stays(&self, sync_type: SyncType) -> bool {
-        self.old.sync_type == Some(sync_type) && self.new.sync_type == Some(sync_type)
+    /// Whether stored rows stay and are merged with by key.
+    fn merges(&self) -> bool {
+        use SyncType::{FullRefresh, Incremental};
+        self.new.sync_type == Some(Incremental) && matches!(self.old.sync_type, Some(Incremental | FullRefresh))
+    }
+
+    /// Whether stored rows stay and are added to.
+    fn appends(&self) -> bool {
+        use SyncType::{Append, Incremental};
+        self.new.sync_type == Some(Append) && matches!(self.old.sync_type, Some(Append | Incremental))
     }
 
     fn scheduling(&mut self) {
@@ -161,9 +168,9 @@ impl Plan<'_> {
     fn cursor(&mut self) {
         let (old, new) = (self.old, self.new);
         if old.incremental_field != new.incremental_field {
-            let (effect, reason) = if self.stays(SyncType::Incremental) {
+            let (effect, reason) = if self.merges() && self.has_mark() {
                 (Effect::Reseed, "the mark is of the old column; the next run reads everything once and merges it by key")
-            } else if self.stays(SyncType::Append) {
+            } else if self.appends() {
                 (Effect::Rebuild, "the mark is of the old column, and appending everything once more would double the rows")
             } else {
                 (Effect::Keep, "the stored rows do not depend on it")
@@ -173,7 +180,7 @@ impl Plan<'_> {
             let kind = |field_type: Option<FieldType>| field_type.map(same_values);
             let (effect, reason) = if kind(old.incremental_field_type) == kind(new.incremental_field_type) || !self.has_mark() {
                 (Effect::Keep, "the mark keeps its value")
-            } else if self.stays(SyncType::Append) {
+            } else if self.appends() {
                 (Effect::Rebuild, "the mark is of other values, and appending everything once more would double the rows")
             } else {
                 (Effect::Reseed, "the mark is of other values; the next run reads everything once and merges it by key")
@@ -189,14 +196,14 @@ impl Plan<'_> {
     }
 
     fn has_mark(&self) -> bool {
-        self.stays(SyncType::Incremental) || self.stays(SyncType::Append)
+        self.old.sync_type.is_some_and(SyncType::has_cursor) && (self.merges() || self.appends())
     }
 
     fn key(&mut self) {
         if self.old.primary_key_columns == self.new.primary_key_columns {
             return;
         }
-        let (effect, reason) = if self.stays(SyncType::Incremental) {
+        let (effect, reason) = if self.merges() && self.has_mark() {
             (Effect::Rebuild, "the stored rows were merged by the old key")
         } else {
             (Effect::Keep, "it is used when rows are merged next")
@@ -216,9 +223,9 @@ impl Plan<'_> {
         };
         let (effect, reason) = if !adds {
             (Effect::Keep, "columns that are left out disappear with the next run")
-        } else if self.stays(SyncType::Incremental) {
+        } else if self.merges() {
             (Effect::Reseed, "rows that are stored lack the new columns; the next run reads everything once")
-        } else if self.stays(SyncType::Append) {
+        } else if self.appends() {
             (Effect::Keep, "rows that are stored hold nulls in the new columns; a resync fills those that the source still has")
         } else {
             (Effect::Keep, "the next run reads everything anyway")
@@ -233,14 +240,14 @@ impl Plan<'_> {
         }
         let is_tighter = old.iter().all(|filter| new.contains(filter));
         let is_looser = new.iter().all(|filter| old.contains(filter));
-        let (effect, reason) = if self.stays(SyncType::Incremental) {
+        let (effect, reason) = if self.merges() {
             self.removes_rows = !is_looser;
             match (is_tighter, is_looser) {
                 (true, _) => (Effect::Reseed, "the next run reads everything once and removes rows that do not pass any more"),
                 (_, true) => (Effect::Reseed, "the next run reads everything once to find rows that pass now"),
                 _ => (Effect::Reseed, "the next run reads everything once, adds rows that pass now and removes those that do not"),
             }
-        } else if self.stays(SyncType::Append) {
+        } else if self.appends() {
             (Effect::Rebuild, "rows that were added under the other conditions cannot be told apart")
         } else {
             (Effect::Keep, "the next run reads everything anyway")

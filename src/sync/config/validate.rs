@@ -245,7 +245,7 @@ pub fn typed_filters(table: &str, filters: &[FilterSpec], source: &SourceTable) 
 
 fn typed_filter(table: &str, filter: &FilterSpec, source: &SourceTable) -> Result<RowFilter> {
     let refuse = |what: &str, remedy: &str| refuse(table, "row_filters", &format!("for column {:?} {what}", filter.column), remedy);
-    let wanted = filter.operator.trim().split_whitespace().collect::<Vec<_>>().join(" ").to_ascii_uppercase();
+    let wanted = filter.operator.split_whitespace().collect::<Vec<_>>().join(" ").to_ascii_uppercase();
     let operator = FilterOperator::ALL.iter().find(|(_, text)| *text == wanted).map(|(operator, _)| *operator).ok_or_else(|| {
         let all = FilterOperator::ALL.map(|(_, text)| text).join(", ");
         refuse(&format!("has the operator {:?}", filter.operator), &format!("it is one of {all}"))

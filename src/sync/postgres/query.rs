@@ -51,7 +51,7 @@ impl Queries<'_> {
             conditions.push(self.after(&request.order_by, after, &order)?);
         }
         let order = if order.is_empty() { String::new() } else { format!(" ORDER BY {}", order.join(", ")) };
-        Ok(copy(&format!("SELECT {} {}{order}", selected.join(", "), self.from_where(&conditions))))
+        Ok(copy(&format!("SELECT {} {}{order}", selected.join(", "), self.relation_where(&conditions))))
     }
 
     /// The greatest value of a column: at most one row. An index that the column leads answers it at once; `max` is not known for
@@ -61,17 +61,17 @@ impl Queries<'_> {
         let mut conditions = self.filters(filters)?;
         self.known(column, &mut conditions);
         let order = ordered(column);
-        Ok(copy(&format!("SELECT {} {} ORDER BY {order} DESC LIMIT 1", select_item(column), self.from_where(&conditions))))
+        Ok(copy(&format!("SELECT {} {} ORDER BY {order} DESC LIMIT 1", select_item(column), self.relation_where(&conditions))))
     }
 
     /// How many rows are null in a column.
     pub(super) fn count_nulls(&self, column: &str, filters: &[RowFilter]) -> Result<String> {
         let mut conditions = self.filters(filters)?;
         self.scope(&ReadScope::Null { column: column.to_string() }, &mut conditions)?;
-        Ok(format!("SELECT pg_catalog.count(*) {}", self.from_where(&conditions)))
+        Ok(format!("SELECT pg_catalog.count(*) {}", self.relation_where(&conditions)))
     }
 
-    fn from_where(&self, conditions: &[String]) -> String {
+    fn relation_where(&self, conditions: &[String]) -> String {
         let from = format!("FROM {} AS t", self.relation.sql_name());
         if conditions.is_empty() { from } else { format!("{from} WHERE {}", conditions.join(" AND ")) }
     }

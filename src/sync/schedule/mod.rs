@@ -8,11 +8,13 @@
 //!
 //! UTC has no daylight saving, months do not matter, and 7-day intervals fire on Thursdays, as the epoch did. Without a
 //! time of day a table's own place in the interval follows from its id, so that many tables do not start at once. The
-//! arithmetic is pure; `tick` is the only part that looks at a clock, the session's.
+//! arithmetic is pure; the clock is the session's.
 
+mod due;
 mod runner;
 
-pub use runner::{Outcome, Ran, Tick, tick};
+pub use due::next_run;
+pub use runner::{Outcome, PARALLEL_RUNS, Ran, Scheduler, Tick};
 
 use crate::spec::sync::{Frequency, TimeOfDay};
 

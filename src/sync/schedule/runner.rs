@@ -1,34 +1,43 @@
-//! Runs what is due, sources before the tables that read them.
+//! Runs what is due: several tables at once, what is read before what reads it.
 //!
 //! ```text
-//! tick  synced tables: due? ─ another run at work ─► noted as skipped
-//!       │                └──► sync, or compare keys
-//!       incremental tables, upstream first: due by their interval, or since a table that they read has a newer version
-//!       └─► what ran, and when to look again
+//! look   every table: due? ─ a run of it is at work ─────────────────► skipped, and noted
+//!        │                 ├ something that it reads is due or at work ─► waits for the next look
+//!        │                 ├ [`PARALLEL_RUNS`] are at work ─────────────► waits for the next look
+//!        │                 └──► started
+//! ended  one run that ended; look again
 //! ```
 //!
-//! One clock, the session's. Runs of one tick follow one another; a run that fails is not repeated before it is due again.
-//! Memory: what the runs take.
+//! One clock, the session's. A table that cannot be looked at is reported and holds up no other; a run that fails is not
+//! repeated before it is due again. Memory: what the runs take. Dropping the scheduler abandons its runs, as a killed
+//! process would.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::Timetable;
-use crate::error::{ErrorCode, Result};
-use crate::run::{RefreshRequest, RunResult, dependencies, in_order, refresh, run_summaries};
-use crate::spec::sync::{Frequency, RefreshSchedule, SyncConfig, SyncKind, SyncTrigger, TimeOfDay};
-use crate::spec::{RunId, RunMode, RunSummary};
-use crate::store::{SavedConfig, SkippedRun, SyncEntry, SyncLog};
+use datafusion::common::runtime::JoinSet;
+use tokio::task::Id;
+
+use super::due::{Due, Job, earlier, judge};
+use crate::error::{Error, ErrorCode, Result};
+use crate::run::{RefreshRequest, RunResult, everything_behind, refresh};
+use crate::spec::RunId;
+use crate::spec::sync::SyncTrigger;
+use crate::store::{SkippedRun, SyncEntry};
 use crate::sync::SyncContext;
 use crate::sync::ops::{self, SyncRequest};
-use crate::sync::status::{active_run, sync_runs};
+use crate::sync::status::active_run;
 use crate::table::TableHandle;
+
+/// Tables that run at the same time.
+pub const PARALLEL_RUNS: usize = 4;
 
 /// A run of the schedule.
 #[derive(Debug, Clone)]
 pub struct Ran {
     /// The table.
     pub table: String,
-    /// When it was due, microseconds since 1970.
+    /// When it was due, microseconds since 1970; 0 where that is not known.
     pub due_at: i64,
     /// What came of it.
     pub outcome: Outcome,
@@ -41,12 +50,25 @@ pub enum Outcome {
     Ended(Box<RunResult>),
     /// This run was at work: nothing was started.
     Skipped(RunId),
+    /// What is due could not be found out, or the run did not start.
+    Failed(Error),
+}
+
+impl Outcome {
+    /// Why it did not end well.
+    pub fn error(&self) -> Option<&Error> {
+        match self {
+            Self::Ended(result) => result.error.as_ref(),
+            Self::Skipped(_) => None,
+            Self::Failed(error) => Some(error),
+        }
+    }
 }
 
 /// What a look at the schedules came to.
 #[derive(Debug, Clone, Default)]
 pub struct Tick {
-    /// The runs, in their order.
+    /// What was skipped, what could not be looked at, and for a whole tick also the runs, in the order of their ends.
     pub ran: Vec<Ran>,
     /// When something is due next, as far as it is known now.
     pub next: Option<i64>,
@@ -55,128 +77,157 @@ pub struct Tick {
 impl Tick {
     /// Whether a run failed.
     pub fn has_failed(&self) -> bool {
-        self.ran.iter().any(|ran| matches!(&ran.outcome, Outcome::Ended(result) if result.error.is_some()))
-    }
-
-    fn expect(&mut self, next: Option<i64>) {
-        self.next = match (self.next, next) {
-            (Some(known), Some(next)) => Some(known.min(next)),
-            (known, next) => known.or(next),
-        };
+        self.ran.iter().any(|ran| ran.outcome.error().is_some())
     }
 }
 
-/// Runs what is due now.
-///
-/// # Errors
-/// The store's errors, and those of ordering the tables; errors of runs are in their results.
-pub async fn tick(context: &SyncContext, tables: &[Arc<TableHandle>]) -> Result<Tick> {
-    let mut tick = Tick::default();
-    for table in tables.iter().filter(|table| table.is_synced()) {
-        synced(context, table, &mut tick).await?;
-    }
-    let incremental: Vec<Arc<TableHandle>> = tables.iter().filter(|table| !table.is_synced()).cloned().collect();
-    for table in in_order(&context.host, &incremental).await? {
-        refreshed(context, &table, tables, &mut tick).await?;
-    }
-    Ok(tick)
+/// The runs of schedules that are at work, and what was tried.
+#[derive(Debug, Default)]
+pub struct Scheduler {
+    runs: JoinSet<Ran>,
+    /// The tables that are at work, by the tasks that run them.
+    at_work: HashMap<Id, Arc<TableHandle>>,
+    /// The last firing that was answered by starting a run, also one that left no trace.
+    tried: BTreeMap<(String, Job), i64>,
+    /// What was said about tables that cannot be looked at.
+    said: BTreeMap<String, String>,
 }
 
-/// What of a configuration a schedule follows from.
-fn schedule_of(config: &SyncConfig) -> (bool, Frequency, Option<TimeOfDay>, Frequency) {
-    (config.should_sync, config.sync_frequency, config.sync_time_of_day, config.reconcile_frequency)
-}
-
-/// When the newest configuration's schedule was set.
-fn since(log: &SyncLog, newest: &SavedConfig) -> i64 {
-    let same = log.configs.iter().rev().take_while(|saved| schedule_of(&saved.config) == schedule_of(&newest.config));
-    same.last().map_or(newest.saved_at, |saved| saved.saved_at)
-}
-
-fn requested<'a>(runs: impl Iterator<Item = &'a RunSummary>) -> Option<i64> {
-    runs.filter_map(|run| run.requested_at.or(run.started_at)).max()
-}
-
-async fn synced(context: &SyncContext, table: &Arc<TableHandle>, tick: &mut Tick) -> Result<()> {
-    let log = table.incarnation().sync_log().await?;
-    let Some(newest) = log.newest() else { return Ok(()) };
-    let config = &newest.config;
-    if !config.should_sync || config.sync_type.is_none_or(|sync_type| !sync_type.is_available()) {
-        return Ok(());
-    }
-    let set = since(&log, newest);
-    let runs = sync_runs(table).await?;
-    for (frequency, is_reconcile) in [(config.sync_frequency, false), (config.reconcile_frequency, true)] {
-        if frequency == Frequency::NEVER || is_reconcile && config.merge_key().is_empty() {
-            continue;
+impl Scheduler {
+    /// Starts what is due now among `tables`, as far as there is room.
+    pub async fn look(&mut self, context: &SyncContext, tables: &[Arc<TableHandle>]) -> Tick {
+        let mut tick = Tick::default();
+        let mut open: Vec<(&Arc<TableHandle>, Due)> = vec![];
+        for table in tables {
+            match self.open_jobs(context, table, tables, &mut tick).await {
+                Ok(due) => open.extend(due.into_iter().map(|due| (table, due))),
+                Err(error) => self.report(table, error, &mut tick),
+            }
         }
-        let of_kind = |run: &&RunSummary| run.sync.as_ref().is_some_and(|report| report.kind == Some(SyncKind::Reconcile)) == is_reconcile;
-        let skipped = log.skipped.iter().map(|skipped| skipped.due_at).max();
-        let answered = requested(runs.iter().filter(of_kind)).max(skipped).unwrap_or(set).max(set);
-        let time = config.sync_time_of_day.filter(|_| !is_reconcile);
-        let timetable = Timetable::new(frequency, time, (table.incarnation().id(), set));
-        let now = context.host.env.clock.now_micros();
-        if let Some(due_at) = timetable.due(answered, now) {
-            let outcome = sync(context, table, is_reconcile, due_at).await?;
-            tick.ran.push(Ran { table: table.name().to_string(), due_at, outcome });
+        let at_work = self.at_work.values().chain(open.iter().map(|(table, _)| *table));
+        let busy: BTreeSet<String> = at_work.map(|table| table.incarnation().id().to_string()).collect();
+        for (table, due) in open {
+            match self.may_start(context, table, tables, &busy).await {
+                Ok(true) => self.start(context, table, due),
+                Ok(false) => {}
+                Err(error) => self.report(table, error, &mut tick),
+            }
         }
-        tick.expect(timetable.next(context.host.env.clock.now_micros()));
+        tick
     }
-    Ok(())
+
+    /// Whether a run is at work.
+    pub fn is_at_work(&self) -> bool {
+        !self.at_work.is_empty()
+    }
+
+    /// Waits for the end of a run; `None` when none is at work.
+    pub async fn ended(&mut self) -> Option<Ran> {
+        match self.runs.join_next_with_id().await? {
+            Ok((task, ran)) => {
+                self.at_work.remove(&task);
+                Some(ran)
+            }
+            Err(error) => {
+                let table = self.at_work.remove(&error.id()).map(|table| table.name().to_string()).unwrap_or_default();
+                let error = Error::internal(format!("table {table:?}: a run of the schedule ended without a result: {error}"));
+                Some(Ran { table, due_at: 0, outcome: Outcome::Failed(error) })
+            }
+        }
+    }
+
+    fn runs(&self, id: &str) -> bool {
+        self.at_work.values().any(|table| table.incarnation().id() == id)
+    }
+
+    /// What is due of `table` and may start; what is skipped is noted.
+    async fn open_jobs(
+        &mut self,
+        context: &SyncContext,
+        table: &Arc<TableHandle>,
+        all: &[Arc<TableHandle>],
+        tick: &mut Tick,
+    ) -> Result<Vec<Due>> {
+        let id = table.incarnation().id();
+        let judged = judge(context, table, all).await?;
+        self.said.remove(id);
+        tick.next = earlier(tick.next, judged.next);
+        let is_new = |due: &Due| self.tried.get(&(id.to_string(), due.job)).is_none_or(|tried| *tried != due.at);
+        let mut open: Vec<Due> = judged.due.into_iter().filter(is_new).collect();
+        if open.is_empty() {
+            return Ok(open);
+        }
+        if table.incarnation().active_lease().await?.is_none() {
+            return Ok(open);
+        }
+        // Compactions and vacuums hold the lease too; they end soon.
+        let Some(active) = active_run(table).await? else { return Ok(vec![]) };
+        for due in std::mem::take(&mut open) {
+            // Comparing keys, and following a source, wait for their turn: nothing is due again while they do.
+            if matches!(due.job, Job::Sync | Job::Refresh) {
+                skip(context, table, due.at, &active).await?;
+                tick.ran.push(Ran { table: table.name().to_string(), due_at: due.at, outcome: Outcome::Skipped(active.clone()) });
+            }
+        }
+        Ok(open)
+    }
+
+    /// Whether there is room, and nothing that `table` reads is `busy`.
+    async fn may_start(
+        &self,
+        context: &SyncContext,
+        table: &TableHandle,
+        all: &[Arc<TableHandle>],
+        busy: &BTreeSet<String>,
+    ) -> Result<bool> {
+        let id = table.incarnation().id();
+        if self.at_work.len() >= PARALLEL_RUNS || self.runs(id) {
+            return Ok(false);
+        }
+        let behind = everything_behind(&context.host, all, table).await?;
+        // Tables that read each other in a circle would wait for ever: their runs say what is wrong.
+        Ok(behind.contains(id) || behind.is_disjoint(busy))
+    }
+
+    fn start(&mut self, context: &SyncContext, table: &Arc<TableHandle>, due: Due) {
+        let id = table.incarnation().id().to_string();
+        self.tried.insert((id, due.job), due.at);
+        let (context, running) = (context.clone(), Arc::clone(table));
+        let task = self.runs.spawn(async move {
+            let outcome = match run(&context, &running, due.job).await {
+                Ok(result) => Outcome::Ended(Box::new(result)),
+                Err(error) => Outcome::Failed(error),
+            };
+            Ran { table: running.name().to_string(), due_at: due.at, outcome }
+        });
+        self.at_work.insert(task.id(), Arc::clone(table));
+    }
+
+    /// Reports what keeps a table from being looked at, once.
+    fn report(&mut self, table: &TableHandle, error: Error, tick: &mut Tick) {
+        let said = self.said.insert(table.incarnation().id().to_string(), error.to_string());
+        if said.as_deref() != Some(&error.to_string()) {
+            tick.ran.push(Ran { table: table.name().to_string(), due_at: 0, outcome: Outcome::Failed(error) });
+        }
+    }
 }
 
-async fn sync(context: &SyncContext, table: &Arc<TableHandle>, is_reconcile: bool, due_at: i64) -> Result<Outcome> {
-    if let Some(run) = active_run(table).await? {
-        let skipped = SkippedRun { due_at, at: context.host.env.clock.now_micros(), active_run: run.to_string() };
-        let log = table.incarnation().sync_log().await?;
-        match table.incarnation().append_sync(&log, SyncEntry::Skip(skipped)).await {
-            // Somebody changed the configuration at this moment: the next look finds the run due again.
-            Err(error) if error.code() == ErrorCode::RevisionConflict => {}
-            other => drop(other?),
-        }
-        return Ok(Outcome::Skipped(run));
-    }
+async fn run(context: &SyncContext, table: &Arc<TableHandle>, job: Job) -> Result<RunResult> {
     let request = SyncRequest { trigger: SyncTrigger::Schedule, ..SyncRequest::default() };
-    let result = match is_reconcile {
-        true => ops::reconcile(context, table, request).await?,
-        false => ops::reload(context, table, request).await,
-    };
-    Ok(Outcome::Ended(Box::new(result)))
+    Ok(match job {
+        Job::Sync => ops::reload(context, table, request).await,
+        Job::Reconcile => ops::reconcile(context, table, request).await?,
+        Job::Refresh | Job::Follow => refresh(&context.host, table, RefreshRequest::default()).await,
+    })
 }
 
-async fn refreshed(context: &SyncContext, table: &Arc<TableHandle>, all: &[Arc<TableHandle>], tick: &mut Tick) -> Result<()> {
-    let definitions = table.incarnation().definitions().await?;
-    let schedule = definitions.options.operational(table.name())?.schedule;
-    if schedule == RefreshSchedule::Every(Frequency::NEVER) {
-        return Ok(());
+/// Notes that a run was due while another one was at work.
+async fn skip(context: &SyncContext, table: &TableHandle, due_at: i64, active: &RunId) -> Result<()> {
+    let skipped = SkippedRun { due_at, at: context.host.env.clock.now_micros(), active_run: active.to_string() };
+    let log = table.incarnation().sync_log().await?;
+    match table.incarnation().append_sync(&log, SyncEntry::Skip(skipped)).await {
+        // Somebody changed the configuration at this moment: the next look finds the run due again.
+        Err(error) if error.code() == ErrorCode::RevisionConflict => Ok(()),
+        other => other.map(drop),
     }
-    let set = definitions.revisions.first().map_or(0, |revision| revision.saved_at);
-    let runs = run_summaries(table).await?;
-    let last = requested(runs.iter().filter(|run| run.mode == RunMode::Published));
-    let now = context.host.env.clock.now_micros();
-    let due = match schedule {
-        RefreshSchedule::Every(frequency) => {
-            let timetable = Timetable::new(frequency, None, (table.incarnation().id(), set));
-            tick.expect(timetable.next(now));
-            timetable.due(last.unwrap_or(set).max(set), now)
-        }
-        RefreshSchedule::AfterSource => source_changed(context, table, all).await?.filter(|at| last.is_none_or(|last| *at > last)),
-    };
-    let Some(due_at) = due else { return Ok(()) };
-    let outcome = match table.incarnation().active_lease().await? {
-        Some(holder) => Outcome::Skipped(holder.run),
-        None => Outcome::Ended(Box::new(refresh(&context.host, table, RefreshRequest::default()).await)),
-    };
-    tick.ran.push(Ran { table: table.name().to_string(), due_at, outcome });
-    Ok(())
-}
-
-/// When a table that `table` reads was last published.
-async fn source_changed(context: &SyncContext, table: &TableHandle, all: &[Arc<TableHandle>]) -> Result<Option<i64>> {
-    let reads = dependencies(&context.host, table).await?;
-    let mut newest = None;
-    for source in all.iter().filter(|source| reads.contains(source.incarnation().id())) {
-        newest = newest.max(source.newest_manifest().await?.map(|manifest| manifest.committed_at));
-    }
-    Ok(newest)
 }

@@ -26,7 +26,7 @@ fn column(name: &str) -> Expr {
 
 fn condition(filter: &RowFilter) -> Expr {
     let column = column(&filter.column);
-    let values: Vec<Expr> = filter.values.iter().cloned().map(|value| lit(value)).collect();
+    let values: Vec<Expr> = filter.values.iter().cloned().map(lit).collect();
     let value = || values.first().cloned().unwrap_or_else(|| lit(ScalarValue::Null));
     match filter.operator {
         FilterOperator::Eq => column.eq(value()),

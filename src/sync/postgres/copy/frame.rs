@@ -168,7 +168,9 @@ mod tests {
         bytes
     }
 
-    fn read(bytes: &[u8], piece: usize) -> Result<(Vec<Vec<Option<String>>>, bool), FrameError<()>> {
+    type Rows = Vec<Vec<Option<String>>>;
+
+    fn read(bytes: &[u8], piece: usize) -> Result<(Rows, bool), FrameError<()>> {
         let (mut frames, mut rows) = (Frames::new(2), vec![]);
         for piece in bytes.chunks(piece) {
             frames.feed(piece, |row| {

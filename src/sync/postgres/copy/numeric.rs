@@ -118,7 +118,7 @@ fn append_group<T: Unscaled>(value: T, digit: u16, place: i32, scale: u8) -> Res
     let factors = [1_u16, 10, 100, 1_000, 10_000];
     let held = (i32::from(scale) - 4 * (-place - 1)).clamp(0, 4) as usize;
     let cut = factors[4 - held];
-    if digit % cut != 0 {
+    if !digit.is_multiple_of(cut) {
         return Err(BadValue::DoesNotFit(format!("a number of more than {scale} fraction digits")));
     }
     Ok(value.shifted(factors[held], digit / cut))
