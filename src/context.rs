@@ -39,12 +39,14 @@ use crate::plan::source::record_definitions;
 use crate::run::{Host, RefreshRequest, refresh};
 use crate::spec::RunSummary;
 use crate::sql::{
-    ApartRule, Extension, IncrementalConfig, IncrementalTableFactory, ParsedStatement, ProgressListener, StatementResult, VerbFunction,
-    VersionPlanner, check_schema, execute, follow_root, incremental_table, look_at_schedules, parse,
+    ApartRule, CreateSynced, Extension, IncrementalConfig, IncrementalTableFactory, ParsedStatement, ProgressListener, StatementResult,
+    VerbFunction, VersionPlanner, check_schema, execute, follow_root, incremental_table, look_at_schedules, new_synced, parse,
+    sync_context,
 };
-use crate::sync::ConnectorRegistry;
+use crate::sync::config::FieldValue;
 use crate::sync::connector::ConnectorFactory;
 use crate::sync::schedule::{Scheduler, Tick};
+use crate::sync::{ConnectorRegistry, SyncContext};
 use crate::table::{IncrementalTable, PinRule, TableHandle};
 
 /// How many of the largest memory consumers an exhausted pool names.
@@ -338,6 +340,48 @@ impl IncrementalSession {
     /// What runs need of this session.
     pub fn host(&self) -> Host {
         self.extension.host(&self.context.state())
+    }
+
+    /// What the operations of [`crate::sync::ops`] need of this session.
+    ///
+    /// # Errors
+    /// `DEFINITION_INVALID` where the session's root folder cannot be resolved.
+    pub fn sync(&self) -> Result<SyncContext> {
+        sync_context(&self.context.state())
+    }
+
+    /// Creates a synced table below the session's root, as CREATE SYNCED TABLE does, and registers it. `source`: the parts of the
+    /// source's name, the first of them a connection unless the source is a table of the session.
+    ///
+    /// ```no_run
+    /// # async fn example(session: &datafusion_incremental::context::IncrementalSession) -> datafusion_incremental::error::Result<()> {
+    /// use datafusion_incremental::sync::config::FieldValue;
+    /// use datafusion_incremental::sync::ops::{SyncRequest, reload};
+    ///
+    /// let table = session.create_synced_table("orders", &["pg", "public", "orders"], &[("sync_type", FieldValue::Text("full_refresh".into()))]).await?;
+    /// let run = reload(&session.sync()?, &table, SyncRequest::default()).await.into_result()?;
+    /// println!("{:?} rows", run.rows_total);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `TABLE_EXISTS`, `SOURCE_NOT_FOUND`, the refusals of a configuration.
+    pub async fn create_synced_table(
+        &self,
+        name: impl Into<TableReference>,
+        source: &[&str],
+        fields: &[(&str, FieldValue)],
+    ) -> Result<Arc<TableHandle>> {
+        let (name, source) = (name.into(), source.iter().map(ToString::to_string).collect());
+        let fields = fields.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect();
+        new_synced(
+            &self.context,
+            &self.context.state(),
+            CreateSynced { name: name.clone(), if_not_exists: false, source, location: None, fields },
+        )
+        .await?;
+        self.incremental_table(name).await
     }
 
     /// Runs what the schedules of synced and incremental tables say is due now, sources first, and waits for the end.

@@ -124,6 +124,12 @@ pub fn holds_secret(statement: &str) -> bool {
     if matches!(without_credentials(statement), Cow::Owned(_)) {
         return true;
     }
+    let mut words = statement.split_ascii_whitespace();
+    let is_connection = ["CREATE", "CONNECTION"].iter().all(|wanted| words.next().is_some_and(|word| word.eq_ignore_ascii_case(wanted)));
+    let literals = || statement.split('\'').skip(1).step_by(2);
+    if is_connection && literals().any(|literal| !literal.starts_with("env:") && !literal.starts_with("file:")) {
+        return true;
+    }
     let mut literals = Vec::new();
     let mut rest = statement;
     while let Some(start) = rest.find('\'') {
@@ -172,12 +178,15 @@ mod tests {
             "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION 's3://b/' OPTIONS ('aws.secret_access_key' 'abc')",
             "OPTIONS ('a' 'b', 'gcp.service_account_key' = 'abc')",
             "SET my.password = 'abc'",
+            "create  connection c TYPE http WITH (token = 'hunter2')",
+            "CREATE CONNECTION c TYPE postgres WITH (url = 'host=h password=p')",
             "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION 's3://key:abc@b/'",
         ] {
             assert!(holds_secret(secret), "{secret}");
         }
         for open in [
             "SELECT 'key', 'value'",
+            "CREATE CONNECTION c TYPE postgres WITH (url = 'env:PG_URL')",
             "CREATE EXTERNAL TABLE t STORED AS INCREMENTAL LOCATION 'x' OPTIONS ('incremental.key' 'id')",
             "CREATE INCREMENTAL TABLE t FROM s KEY (id) AS SELECT id, 'x' AS o FROM input",
             "it's",

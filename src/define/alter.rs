@@ -12,7 +12,7 @@ use crate::store::{DefinitionEntry, DefinitionLog};
 use crate::table::TableHandle;
 
 use super::analyze::{HandlerChoice, Parts, definition};
-use super::create::{follow_source, same_results};
+use super::create::{check_schedule, follow_source, same_results};
 
 /// What an ALTER changes; everything else is inherited.
 #[derive(Debug, Clone, Default)]
@@ -61,6 +61,9 @@ pub async fn alter(host: &Host, table: &Arc<TableHandle>, alteration: &Alteratio
     check_revision(name, alteration.if_revision, inherited.number)?;
 
     let operational = log.options.merged(name, &alteration.set.of_kind(OptionKind::Operational), &alteration.reset)?;
+    if alteration.set.get("schedule").is_some() {
+        check_schedule(host, name, &inherited.definition.source, &operational).await?;
+    }
     let options = (operational != log.options).then_some(operational);
     let wanted = if alteration.touches_definition() { Some(changed(host, name, &inherited, alteration).await?) } else { None };
     let (saved, log) = match wanted {

@@ -7,8 +7,9 @@ use datafusion::common::TableReference;
 
 use crate::env::Location;
 use crate::error::{Error, ErrorCode, Result};
-use crate::plan::source::describe;
-use crate::run::Host;
+use crate::plan::source::{describe, resolve};
+use crate::run::{Host, tables_behind};
+use crate::spec::sync::RefreshSchedule;
 use crate::spec::{Definition, OptionKind, Options, Revision, SourceSpec, check_same_types};
 use crate::store::{DefinitionEntry, DefinitionLog, Incarnation, TableState, TableStore};
 use crate::table::{TableHandle, shown_name};
@@ -79,6 +80,7 @@ pub async fn create(host: &Host, spec: &TableSpec, location: Location, existing:
         check_columns(&name, columns, &definition.output_schema)?;
     }
     let operational = spec.options.of_kind(OptionKind::Operational);
+    check_schedule(host, &name, &definition.source, &operational).await?;
     let store = TableStore::new(host.env.clone(), location);
     let stored_name = spec.name.to_quoted_string();
     let incarnation = match store.state().await? {
@@ -97,6 +99,28 @@ pub async fn create(host: &Host, spec: &TableSpec, location: Location, existing:
     let saved = reconcile(host, &incarnation, log, (&name, definition, operational), existing).await?;
     let handle = TableHandle::from_incarnation(incarnation, spec.name.clone()).await?;
     Ok(Created { handle, attached: true, saved })
+}
+
+/// A table that follows its source needs one whose versions say when it changed.
+///
+/// # Errors
+/// `OPTION_UNKNOWN` for `after_source` where no managed table is behind the source.
+pub(super) async fn check_schedule(host: &Host, table: &str, source: &SourceSpec, options: &Options) -> Result<()> {
+    let schedule = options.get("schedule").and_then(RefreshSchedule::parse);
+    if schedule != Some(RefreshSchedule::AfterSource) {
+        return Ok(());
+    }
+    let source = resolve(&host.state, table, source).await?;
+    if tables_behind(source.provider.as_ref()).is_empty() {
+        return Err(Error::new(
+            ErrorCode::OptionUnknown,
+            format!(
+                "table {table:?}: option \"schedule\" cannot be 'after_source': its source is neither an incremental nor a synced table, so nothing \
+                 says when it changed. Remedy: an interval, such as '1hour'"
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// Declared columns are optional; those that are written must be the table's.

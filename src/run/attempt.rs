@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use arrow_schema::Schema;
+use arrow_schema::{Field, Schema};
 use datafusion::execution::TaskContext;
 use datafusion::execution::runtime_env::RuntimeEnv;
 
 use crate::env::WholeStores;
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::equality::Fingerprinter;
-use crate::spec::{Definition, OperationalOptions, Revision, RunId, RunMode, RunReason, RunState, RunSummary};
+use crate::spec::{Definition, HandlerSpec, OperationalOptions, Revision, RunId, RunMode, RunReason, RunState, RunSummary, normalize_type};
 use crate::store::{DataFile, DefinitionLog, FORMAT, Incarnation, Manifest, RunStore, Slot, VersionDelta, VersionKind};
 use crate::table::TableHandle;
 
@@ -139,7 +139,11 @@ impl Attempt {
     pub fn fingerprinter(&self) -> Result<Arc<Fingerprinter>> {
         let definition = self.definition();
         let tracked: Vec<_> = definition.tracked_fields().into_iter().cloned().collect();
-        Ok(Arc::new(Fingerprinter::try_new(definition.options.fingerprint, self.incarnation.secret(), &tracked)?))
+        let secret = match definition.handler {
+            HandlerSpec::Synced => columns_secret(self.incarnation.secret(), &tracked),
+            _ => *self.incarnation.secret(),
+        };
+        Ok(Arc::new(Fingerprinter::try_new(definition.options.fingerprint, &secret, &tracked)?))
     }
 
     /// Why this run does what it does, as far as it is known before the diff.
@@ -289,4 +293,17 @@ fn no_revision(table: &str) -> Error {
         ErrorCode::DefinitionInvalid,
         format!("table {table:?} has no active revision. Remedy: ALTER INCREMENTAL TABLE … ACTIVATE, or run a DRAFT"),
     )
+}
+/// A synced table's columns change from version to version without a rebuild, and a fingerprint holds values only: equal
+/// values of other columns must not look like the same row.
+fn columns_secret(secret: &[u8; 32], columns: &[Field]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new_keyed(secret);
+    for column in columns {
+        let data_type = normalize_type(column.data_type()).to_string();
+        for part in [column.name().as_str(), data_type.as_str()] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+    }
+    *hasher.finalize().as_bytes()
 }

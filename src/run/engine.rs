@@ -186,7 +186,9 @@ async fn describe(attempt: &Attempt, outcome: Result<RunSummary>) -> RunResult {
             }
             summary.ended_at = Some(attempt.now());
             if let Some(outside) = &attempt.outside {
-                summary.sync = outside.report().map(Box::new);
+                // The seal of an earlier attempt knows more than a run that did not open its source.
+                let report = outside.report().filter(|report| summary.sync.is_none() || report.generation.is_some());
+                summary.sync = report.map(Box::new).or(summary.sync);
             }
             summary.error_code = Some(error.code().as_str().to_string());
             summary.error_message = Some(error.message().to_string());

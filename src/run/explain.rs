@@ -11,6 +11,7 @@ use crate::table::TableHandle;
 
 use super::attempt::Attempt;
 use super::capture::CaptureContext;
+use super::outside::not_refreshed;
 use super::publish::{Pinned, Publication};
 use super::{Host, RefreshRequest, capture, engine, plans};
 
@@ -19,6 +20,9 @@ use super::{Host, RefreshRequest, capture, engine, plans};
 /// # Errors
 /// The errors that a run would meet before it reads data.
 pub async fn explain_refresh(host: &Host, table: &Arc<TableHandle>) -> Result<Vec<(String, String)>> {
+    if table.is_synced() {
+        return Err(not_refreshed(table));
+    }
     let run = RunId::new("explain")?;
     let attempt = Arc::new(Attempt::open(host, table, &RefreshRequest::default(), run).await?);
     let handler = BoundHandler::bind(attempt.name(), attempt.definition(), &host.handlers, &host.state)?;

@@ -103,7 +103,7 @@ fn none_unless_unavailable(error: Error) -> Result<BTreeSet<String>> {
 }
 
 /// The incremental tables that reading `provider` reads: itself, or those behind views.
-pub(super) fn tables_behind(provider: &dyn TableProvider) -> Vec<Arc<TableHandle>> {
+pub(crate) fn tables_behind(provider: &dyn TableProvider) -> Vec<Arc<TableHandle>> {
     let mut found = vec![];
     collect_tables(provider, &mut found);
     found
@@ -155,7 +155,8 @@ fn order(tables: &[Arc<TableHandle>], reads: &BTreeMap<String, BTreeSet<String>>
     Ok(ordered)
 }
 
-fn skipped(table: &TableHandle, request: &RefreshRequest) -> RunResult {
+/// The row of a table that is left alone because one that it reads failed.
+pub(crate) fn skipped(table: &TableHandle, request: &RefreshRequest) -> RunResult {
     let error = Error::new(
         ErrorCode::SourceNotReady,
         format!("table {:?}: skipped, because a table that it reads failed. Remedy: mend that one, then refresh both", table.name()),

@@ -41,6 +41,7 @@ pub use engine::refresh;
 pub(crate) use engine::run_outside;
 pub use explain::explain_refresh;
 pub use flow::{dependencies, everything_behind, in_order, refresh_in_order};
+pub(crate) use flow::{skipped, tables_behind};
 pub use history::{all_summaries, run_summaries};
 pub use host::{Host, Phase, Progress};
 pub(crate) use outside::{OutsideCapture, OutsideOutcome, OutsideRun, write_files};

@@ -70,6 +70,8 @@ pub(crate) struct OutsideOutcome {
     pub report: DiffReport,
     /// The files that were written before [`OutsideCapture::rows`] ran.
     pub earlier: Vec<DataFile>,
+    /// The files that were read, for sources that are files.
+    pub source: SourceState,
     /// Where the table stands then, and what the run reports.
     pub sync: SealedSync,
     /// When the source was looked at, microseconds since 1970.
@@ -136,7 +138,7 @@ pub(super) async fn pin(attempt: &Attempt, capture: &dyn OutsideCapture, files: 
         scanned: outcome.report.scanned,
         files_read: 0,
         files_skipped: 0,
-        source: SourceState::default(),
+        source: outcome.source,
         captured_at: outcome.captured_at,
         ms_capture: attempt.ms_since(outcome.started),
         peak_memory_bytes: attempt.pool.peak().max(outcome.report.peak_memory_bytes),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorCode, Result};
+use crate::spec::sync::SyncState;
 use crate::spec::{RunId, RunState, RunSummary};
 use crate::store::VersionKind;
 use crate::table::TableHandle;
@@ -54,9 +55,15 @@ async fn leased(mut attempt: Attempt, version: u64) -> Result<RunSummary> {
         source,
         base: attempt.base.as_ref(),
         floor: 0,
-        sync: manifest.sync.clone(),
+        sync: manifest.sync.clone().map(|state| rolled_back(state, attempt.base.as_ref())),
     };
     commit_version(&attempt, new, summary, started).await
+}
+
+/// Rebuilds that were asked for before are not asked for again: the next run would undo the rollback.
+fn rolled_back(state: SyncState, newest: Option<&super::attempt::Base>) -> SyncState {
+    let rebuilds = newest.and_then(|base| base.manifest.sync.as_ref()).map_or(0, |newest| newest.rebuilds);
+    SyncState { rebuilds: state.rebuilds.max(rebuilds), ..state }
 }
 
 fn vacuumed(table: &TableHandle, version: u64, floor: u64) -> Error {

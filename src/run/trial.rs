@@ -15,6 +15,7 @@ use crate::store::Seal;
 use crate::table::TableHandle;
 
 use super::attempt::Attempt;
+use super::outside::not_refreshed;
 use super::{Host, RefreshRequest, capture, plans};
 
 /// Captures and diffs, counts, and stores nothing. The handler is not called.
@@ -22,6 +23,9 @@ use super::{Host, RefreshRequest, capture, plans};
 /// # Errors
 /// Every error of a capture.
 pub async fn dry_run(host: &Host, table: &Arc<TableHandle>, request: RefreshRequest) -> Result<RunSummary> {
+    if table.is_synced() {
+        return Err(not_refreshed(table));
+    }
     let run = RunId::new(host.env.ids.id()?)?;
     let attempt = Arc::new(Attempt::open(host, table, &request, run).await?);
     let seal = match counted(&attempt).await {
@@ -65,6 +69,9 @@ async fn counted(attempt: &Arc<Attempt>) -> Result<Seal> {
 /// # Errors
 /// Every refusal of the sandbox, and the source's errors. Errors of the rows come when the plan runs.
 pub async fn trial_plan(host: &Host, table: &Arc<TableHandle>, text: &str) -> Result<Arc<dyn ExecutionPlan>> {
+    if table.is_synced() {
+        return Err(not_refreshed(table));
+    }
     let run = RunId::new(host.env.ids.id()?)?;
     let request = RefreshRequest { mode: RunMode::Draft, ..RefreshRequest::default() };
     let mut attempt = Attempt::open(host, table, &request, run).await?;

@@ -190,10 +190,26 @@ impl<'a> Cursor<'a> {
                     "this statement cannot be prepared: write the value into its text",
                 );
             }
-            Some(t) => format!("found {:?} at line {}, column {}", t.token.to_string(), t.span.start.line, t.span.start.column),
+            // A literal that stands where a secret's reference belongs may be the secret.
+            Some(t) => {
+                let shown = if self.names_connection() && string_literal(&t.token).is_some() {
+                    "a text".into()
+                } else {
+                    format!("{:?}", t.token.to_string())
+                };
+                format!("found {shown} at line {}, column {}", t.span.start.line, t.span.start.column)
+            }
             None => "the statement ends".into(),
         };
         self.refuse(format!("expected {what}, but {place}"), remedy)
+    }
+
+    fn names_connection(&self) -> bool {
+        let is_word = |(at, wanted): (usize, &str)| match self.tokens.get(at).map(|t| &t.token) {
+            Some(Token::Word(word)) => word.value.eq_ignore_ascii_case(wanted),
+            _ => false,
+        };
+        is_word((0, "CREATE")) && is_word((1, "CONNECTION"))
     }
 
     /// An error about the statement's subject.

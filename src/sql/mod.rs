@@ -44,4 +44,5 @@ pub use functions::VerbFunction;
 pub use resolve::{Found, all_tables, check_schema, find, incremental_table};
 pub use root::follow_root;
 pub use sync::look as look_at_schedules;
+pub(crate) use sync::{CreateSynced, context as sync_context, new_synced};
 pub use version_planner::VersionPlanner;

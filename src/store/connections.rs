@@ -118,10 +118,11 @@ impl ConnectionStore {
             )
         };
         let name = entry.name.clone();
-        if self.get(&name).await?.is_some() {
+        let (newest, known) = self.newest(&name).await?;
+        if known.is_some() {
             return Err(taken(&name));
         }
-        self.append(&name, Record::Created(entry)).await?.map_or(Ok(()), |_| Err(taken(&name)))
+        self.append(&name, newest, Record::Created(entry)).await?.map_or(Ok(()), |_| Err(taken(&name)))
     }
 
     /// Forgets a connection. Whether it was there.
@@ -129,16 +130,29 @@ impl ConnectionStore {
     /// # Errors
     /// `STORE_FAILED`, `CORRUPT`.
     pub async fn drop_connection(&self, name: &str) -> Result<bool> {
-        if self.get(name).await?.is_none() {
+        let (newest, known) = self.newest(name).await?;
+        if known.is_none() {
             return Ok(false);
         }
-        Ok(self.append(name, Record::Dropped).await?.is_none())
+        Ok(self.append(name, newest, Record::Dropped).await?.is_none())
     }
 
-    async fn append(&self, name: &str, record: Record) -> Result<Option<Record>> {
+    /// The number of the newest record, and the connection if that record says that it exists.
+    async fn newest(&self, name: &str) -> Result<(u64, Option<ConnectionEntry>)> {
         let log = self.log(name);
-        let next = log.newest().await? + 1;
-        log.append_known(next, &self.objects.env.ids.id()?, &record).await
+        let newest = log.newest().await?;
+        if newest == 0 {
+            return Ok((0, None));
+        }
+        match log.entry::<Record>(newest).await?.0 {
+            Record::Created(entry) => Ok((newest, Some(entry))),
+            Record::Dropped => Ok((newest, None)),
+        }
+    }
+
+    /// Appends `record` right after record number `newest`, on which it was decided; `Some`: another process was faster.
+    async fn append(&self, name: &str, newest: u64, record: Record) -> Result<Option<Record>> {
+        self.log(name).append_known(newest + 1, &self.objects.env.ids.id()?, &record).await
     }
 }
 

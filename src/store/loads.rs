@@ -22,6 +22,12 @@ pub struct LoadEntry {
     pub generation: u64,
     /// The configuration that it began with.
     pub config: u64,
+    /// The version that it replaces; `None`: the first load.
+    #[serde(default)]
+    pub base: Option<u64>,
+    /// How many rebuilds were asked for when it began.
+    #[serde(default)]
+    pub rebuilds: u64,
     /// The revision of the definition that its files follow.
     pub revision: u64,
     /// The columns that the source is read in order of.

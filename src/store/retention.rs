@@ -213,7 +213,11 @@ impl<'a> Survey<'a> {
     /// Marks the files of a synced table's load that is not complete yet: the next run goes on with them.
     async fn mark_load(&mut self) -> Result<()> {
         let published = self.newest.as_ref().and_then(|newest| newest.manifest.sync.as_ref()).map_or(0, |sync| sync.generation);
-        let load = self.inc.newest_load().await?.filter(|load| load.generation > published);
+        let load = match self.inc.newest_load().await {
+            // The next run starts over where the note cannot be read, and its files are waste.
+            Err(error) if matches!(error.code(), ErrorCode::Corrupt | ErrorCode::HistoryMissing) => None,
+            load => load?.filter(|load| load.generation > published),
+        };
         let files = load.map(|load| load.files).unwrap_or_default();
         self.referenced.extend(files.iter().flat_map(|file| file.objects()).map(|object| object.path.clone()));
         Ok(())

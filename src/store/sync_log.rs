@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::incarnation::Incarnation;
 use super::lock;
 use crate::error::{Error, ErrorCode, Result};
-use crate::spec::sync::SyncConfig;
+use crate::spec::sync::{KnownColumn, SyncConfig};
 
 /// Skipped runs that are remembered.
 const SKIPS: usize = 100;
@@ -28,6 +28,9 @@ pub enum SyncEntry {
     Save {
         /// All of it.
         config: Box<SyncConfig>,
+        /// The source's columns, where it was looked at for the change.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        columns: Vec<KnownColumn>,
         /// Microseconds since 1970.
         at: i64,
     },
@@ -60,6 +63,8 @@ pub struct SavedConfig {
     pub saved_at: i64,
     /// What was saved.
     pub config: SyncConfig,
+    /// The source's columns then; empty where the source was not looked at.
+    pub columns: Vec<KnownColumn>,
 }
 
 /// What the log says.
@@ -73,6 +78,8 @@ pub struct SyncLog {
     pub rebuilds: u64,
     /// The newest skipped runs, oldest first.
     pub skipped: Vec<SkippedRun>,
+    /// How many were skipped in all.
+    pub skips: u64,
 }
 
 impl SyncLog {
@@ -88,12 +95,13 @@ impl SyncLog {
 
     fn with(mut self, entry: SyncEntry) -> Self {
         match entry {
-            SyncEntry::Save { config, at } => {
+            SyncEntry::Save { config, columns, at } => {
                 let number = self.configs.len() as u64 + 1;
-                self.configs.push(SavedConfig { number, saved_at: at, config: *config });
+                self.configs.push(SavedConfig { number, saved_at: at, config: *config, columns });
             }
             SyncEntry::Rebuild { .. } => self.rebuilds += 1,
             SyncEntry::Skip(skipped) => {
+                self.skips += 1;
                 if self.skipped.len() >= SKIPS {
                     self.skipped.remove(0);
                 }
@@ -143,8 +151,8 @@ impl Incarnation {
             return Err(Error::new(
                 ErrorCode::RevisionConflict,
                 format!(
-                    "table {name:?}: somebody changed its configuration meanwhile. Remedy: look at sync_schema('{name}'), then repeat the statement",
-                    name = self.name()
+                    "table {:?}: somebody changed its configuration meanwhile. Remedy: look at sync_schema of it, then repeat the statement",
+                    self.name()
                 ),
             ));
         }

@@ -21,6 +21,8 @@ use datafusion::common::ScalarValue;
 use datafusion::execution::{SendableRecordBatchStream, SessionState, TaskContext};
 
 use crate::error::Result;
+use crate::spec::sync::KnownColumn;
+use crate::store::SourceState;
 
 /// Makes the connectors of one `TYPE`.
 #[async_trait]
@@ -160,6 +162,16 @@ impl SourceTable {
         self.columns.iter().find(|column| column.name == name)
     }
 
+    /// The columns as they are shown.
+    pub fn known_columns(&self) -> Vec<KnownColumn> {
+        let known = |column: &SourceColumn| KnownColumn {
+            name: column.name.clone(),
+            data_type: column.source_type.clone(),
+            is_nullable: column.is_nullable,
+        };
+        self.columns.iter().map(known).collect()
+    }
+
     /// The full name with dots, for messages.
     pub fn display_name(&self) -> String {
         self.name.join(".")
@@ -203,6 +215,21 @@ pub trait SourceSnapshot: fmt::Debug + Send + Sync {
     /// # Errors
     /// `CAPTURE_FAILED`, `VALUE_OUT_OF_RANGE`, `CONNECTION_FAILED`; also in the stream.
     async fn read(&self, request: ReadRequest) -> Result<SendableRecordBatchStream>;
+
+    /// The files that it reads, for sources that are files.
+    fn files(&self) -> SourceState {
+        SourceState::default()
+    }
+
+    /// Fails where the last accepted run read files, `previous`, in a place that has none now: more likely something went wrong
+    /// there than that every row is gone.
+    ///
+    /// # Errors
+    /// `CAPTURE_FAILED`.
+    fn check_since(&self, previous: &SourceState) -> Result<()> {
+        let _ = previous;
+        Ok(())
+    }
 
     /// Called when everything was read and before anything is published: fails where it turns out that the reads did not see one
     /// moment (files that were replaced meanwhile).

@@ -7,7 +7,7 @@
 
 use crate::error::Result;
 use crate::run::run_summaries;
-use crate::spec::sync::{SyncKind, SyncPhase, SyncState};
+use crate::spec::sync::{KnownColumn, SyncKind, SyncPhase, SyncState};
 use crate::spec::{RunId, RunState, RunSummary};
 use crate::store::{SavedConfig, SyncLog};
 use crate::table::TableHandle;
@@ -52,11 +52,20 @@ pub struct Standing {
     pub status: Option<SyncStatus>,
     /// The run that is at work.
     pub active_run: Option<RunId>,
-    /// The last run.
+    /// The last run that ended.
     pub last_run: Option<RunSummary>,
 }
 
 impl Standing {
+    /// The source's columns when somebody last looked: a run, or a change of the configuration.
+    pub fn source_columns(&self) -> &[KnownColumn] {
+        let read = self.state.as_ref().filter(|state| !state.source_columns.is_empty());
+        match read {
+            Some(state) if self.config.columns.is_empty() || state.synced_at >= Some(self.config.saved_at) => &state.source_columns,
+            _ => &self.config.columns,
+        }
+    }
+
     /// The last error, if the last run did not end well.
     pub fn latest_error(&self) -> Option<String> {
         let run = self.last_run.as_ref().filter(|run| run.state != RunState::Published && run.state != RunState::Running)?;
@@ -98,7 +107,8 @@ pub async fn standing(table: &TableHandle) -> Result<Standing> {
     let manifest = table.newest_manifest().await?;
     let state = manifest.as_ref().and_then(|manifest| manifest.sync.clone());
     let active = active_run(table).await?;
-    let last_run = sync_runs(table).await?.into_iter().next();
+    let is_active = |run: &RunSummary| active.as_ref().is_some_and(|active| active.as_str() == run.run_id);
+    let last_run = sync_runs(table).await?.into_iter().find(|run| !is_active(run));
     let status = status(&config, state.as_ref(), active.is_some(), last_run.as_ref());
     let version = manifest.map(|manifest| (manifest.version, manifest.rows));
     Ok(Standing { config, log, state, version, status, active_run: active, last_run })
@@ -113,7 +123,7 @@ fn status(config: &SavedConfig, state: Option<&SyncState>, is_active: bool, last
     if is_deletion && state.is_some_and(|state| state.phase == SyncPhase::Empty) {
         return None;
     }
-    if !config.config.should_sync {
+    if !config.config.should_sync() {
         return Some(SyncStatus::Paused);
     }
     Some(if last.state == RunState::Published { SyncStatus::Completed } else { SyncStatus::Failed })

@@ -285,6 +285,9 @@ impl TableHandle {
     }
 
     async fn load(&self, slot: &Slot, verify: bool) -> Result<Arc<Snapshot>> {
+        if self.is_emptied(slot).await? {
+            return Err(self.not_published());
+        }
         Ok(Arc::new(snapshot::load(&self.incarnation, slot, verify).await?))
     }
 

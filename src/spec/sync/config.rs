@@ -110,6 +110,7 @@ impl SyncSource {
 
 /// One condition of `row_filters`, as it was written; values become the column's type when a run reads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FilterSpec {
     /// The column.
     pub column: String,
@@ -124,8 +125,8 @@ pub struct FilterSpec {
 pub struct SyncConfig {
     /// Where the rows come from; fixed for the table's life.
     pub source: SyncSource,
-    /// Whether the schedule runs it.
-    pub should_sync: bool,
+    /// Whether the schedule runs it; `None`: nobody said, so it does once a type is chosen.
+    pub should_sync: Option<bool>,
     /// How it is kept in step; `None`: not chosen yet.
     pub sync_type: Option<SyncType>,
     /// The cursor column.
@@ -157,7 +158,7 @@ impl SyncConfig {
     pub fn new(source: SyncSource) -> Self {
         Self {
             source,
-            should_sync: false,
+            should_sync: None,
             sync_type: None,
             incremental_field: None,
             incremental_field_type: None,
@@ -171,6 +172,11 @@ impl SyncConfig {
             reconcile_frequency: Frequency::NEVER,
             description: None,
         }
+    }
+
+    /// Whether the schedule runs it, the default filled in.
+    pub fn should_sync(&self) -> bool {
+        self.should_sync.unwrap_or(self.sync_type.is_some())
     }
 
     /// The policy for null cursors, its default filled in.

@@ -17,5 +17,5 @@ mod value;
 pub use config::{FieldType, FilterSpec, NullPolicy, SyncConfig, SyncSource, SyncType};
 pub use report::{SyncKind, SyncReport, SyncTrigger};
 pub use schedule::{Frequency, RefreshSchedule, TimeOfDay};
-pub use state::{CursorMark, SyncPhase, SyncState};
+pub use state::{CursorMark, KnownColumn, SyncPhase, SyncState};
 pub use value::TypedValue;

@@ -45,6 +45,12 @@ pub struct SyncReport {
     pub config: Option<u64>,
     /// The generation that it made or went on with.
     pub generation: Option<u64>,
+    /// The least cursor value that was asked for, look-back taken off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_from: Option<String>,
+    /// The greatest cursor value of the source when the run looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceiling: Option<String>,
     /// Rows that came from the source.
     pub rows_read: Option<u64>,
     /// Rows whose cursor is null: read, or left out.
@@ -64,6 +70,8 @@ impl SyncReport {
             sync_type: None,
             config: None,
             generation: None,
+            read_from: None,
+            ceiling: None,
             rows_read: None,
             null_cursor_rows: None,
             mark_before: None,

@@ -1,5 +1,6 @@
 //! Where a synced table stands: stored in the manifest of each of its versions.
 
+use arrow_schema::Schema;
 use serde::{Deserialize, Serialize};
 
 use super::config::{FieldType, SyncType, words};
@@ -26,6 +27,17 @@ pub struct CursorMark {
     pub value: TypedValue,
 }
 
+/// A column of a source, as it is shown to people who choose among them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type, as the source calls it.
+    pub data_type: String,
+    /// Whether it may hold nulls.
+    pub is_nullable: bool,
+}
+
 /// The state of one version of a synced table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncState {
@@ -46,6 +58,12 @@ pub struct SyncState {
     /// Columns that the source does not have any more; rows read since hold nulls there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing_columns: Vec<String>,
+    /// Columns that are not synced any more and that older rows still hold: one that comes back must hold those values.
+    #[serde(default = "Schema::empty", skip_serializing_if = "has_none")]
+    pub hidden_columns: Schema,
+    /// The source's columns when it was last read, those that are not synced included.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub source_columns: Vec<KnownColumn>,
     /// How many requests for a rebuild are done.
     #[serde(default)]
     pub rebuilds: u64,
@@ -54,4 +72,8 @@ pub struct SyncState {
     /// When keys were last compared, microseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reconciled_at: Option<i64>,
+}
+
+fn has_none(schema: &Schema) -> bool {
+    schema.fields().is_empty()
 }

@@ -22,7 +22,7 @@ use crate::sync::ops::{self, AlterRequest, CreateRequest};
 use crate::table::{IncrementalTable, TableHandle};
 
 /// The session's side of synced tables.
-pub(in crate::sql) fn context(state: &SessionState) -> Result<SyncContext> {
+pub(crate) fn context(state: &SessionState) -> Result<SyncContext> {
     let extension = Extension::of(state)?;
     let root = extension.root.as_deref().map(|root| Location::resolve(root, state.runtime_env())).transpose()?;
     let connections = root.map(|root| ConnectionStore::new(extension.env.clone(), &root));
@@ -60,7 +60,7 @@ pub(in crate::sql) async fn execute(ctx: &SessionContext, state: &SessionState, 
         }
         SyncStatement::CreateSynced(create) => {
             acts("CREATE SYNCED TABLE")?;
-            create_synced(ctx, state, *create).await
+            new_synced(ctx, state, *create).await.map(|()| StatementResult::nothing())
         }
         SyncStatement::AlterSynced(alter) => {
             if !alter.explain {
@@ -88,7 +88,12 @@ async fn create_connection(state: &SessionState, create: CreateConnection) -> Re
                 format!("connection {:?}: option {option:?} is one text. Remedy: write it in single quotes", create.name),
             ));
         };
-        options.insert(option, value);
+        if options.insert(option.clone(), value).is_some() {
+            return Err(Error::new(
+                ErrorCode::ConfigInvalid,
+                format!("connection {:?}: option {option:?} is named twice. Remedy: name each option once", create.name),
+            ));
+        }
     }
     ops::create_connection(&context, &create.name, &create.kind, options).await?;
     Ok(StatementResult::nothing())
@@ -110,11 +115,12 @@ async fn drop_connection(state: &SessionState, name: &str, if_exists: bool) -> R
     Ok(StatementResult::nothing())
 }
 
-async fn create_synced(ctx: &SessionContext, state: &SessionState, create: CreateSynced) -> Result<StatementResult> {
+/// Creates the table and registers it.
+pub(crate) async fn new_synced(ctx: &SessionContext, state: &SessionState, create: CreateSynced) -> Result<()> {
     let name = create.name.clone();
     match find(state, &name).await? {
         Found::Nothing => {}
-        _ if create.if_not_exists => return Ok(StatementResult::nothing()),
+        _ if create.if_not_exists => return Ok(()),
         _ => {
             let what =
                 format!("table {:?} exists. Remedy: ALTER SYNCED TABLE changes a synced table; else take another name", name.to_string());
@@ -128,11 +134,27 @@ async fn create_synced(ctx: &SessionContext, state: &SessionState, create: Creat
     let handle = ops::create(&context(state)?, request).await?;
     let registered = ctx.register_table(name, Arc::new(IncrementalTable::new(handle)));
     registered.map_err(|e| Error::from_datafusion(e, ErrorCode::QueryFailed, "registering the table"))?;
-    Ok(StatementResult::nothing())
+    Ok(())
 }
+
+/// Options of incremental tables that a synced one has no use for, and what it has instead.
+const OTHERS: [(&str, &str); 5] = [
+    ("schedule", "sync_frequency says when it is synced"),
+    ("file_skip", "its source is read as sync_type says"),
+    ("hand_on", "its source is read as sync_type says"),
+    ("handler_concurrency", "it calls no handler"),
+    ("handler_batch_rows", "it calls no handler"),
+];
 
 /// Fields of the synchronisation, and options of the storage.
 fn separate(table: &str, changes: Changes) -> Result<(Changes, (Options, Vec<String>))> {
+    let named = |name: &str| changes.set.iter().map(|(set, _)| set).chain(&changes.reset).any(|field| field == name);
+    if let Some((name, instead)) = OTHERS.iter().find(|(name, _)| named(name)) {
+        return Err(Error::new(
+            ErrorCode::ConfigInvalid,
+            format!("synced table {table:?}: option {name:?} is one of incremental tables. Remedy: leave it out; {instead}"),
+        ));
+    }
     let is_option = |name: &String| OPTIONS.iter().any(|option| option.name == name && option.kind == OptionKind::Operational);
     let (options, set): (Vec<_>, Vec<_>) = changes.set.into_iter().partition(|(name, _)| is_option(name));
     let (reset_options, reset): (Vec<_>, Vec<_>) = changes.reset.into_iter().partition(|name| is_option(name));

@@ -7,7 +7,7 @@ use datafusion::execution::SessionState;
 
 use super::execute::context;
 use crate::error::{Error, Result};
-use crate::run::{RunResult, everything_behind, in_order};
+use crate::run::{RefreshRequest, RunResult, everything_behind, in_order, skipped};
 use crate::sql::extension::Extension;
 use crate::sql::resolve::all_tables;
 use crate::sync::ops::{self, SyncRequest};
@@ -43,10 +43,13 @@ pub(in crate::sql) async fn sync_first(state: &SessionState, tables: &[Arc<Table
     let read: Vec<Arc<TableHandle>> = all.iter().filter(|table| table.is_synced() && is_read(table)).cloned().collect();
     for table in &in_order(&context.host, &read).await? {
         let log = table.incarnation().sync_log().await?;
-        if !log.newest().is_some_and(|saved| saved.config.should_sync) {
+        if !log.newest().is_some_and(|saved| saved.config.should_sync()) {
             continue;
         }
-        let result = ops::reload(&context, table, SyncRequest::default()).await;
+        let result = match everything_behind(&context.host, &all, table).await?.is_disjoint(&failed) {
+            true => ops::reload(&context, table, SyncRequest::default()).await,
+            false => skipped(table, &RefreshRequest::default()),
+        };
         if result.error.is_some() {
             failed.insert(table.incarnation().id().to_string());
         }

@@ -15,6 +15,7 @@ pub mod verbs;
 
 pub use ast::{AlterSynced, CreateConnection, CreateSynced, SyncStatement};
 pub(super) use execute::execute;
+pub(crate) use execute::{context, new_synced};
 pub use first::look;
 pub(super) use first::{Synced, sync_first};
 pub(super) use parse::{alter, create_connection, create_synced, drop_connection, drop_synced};

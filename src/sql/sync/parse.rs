@@ -139,7 +139,7 @@ fn field_name(cursor: &mut Cursor<'_>) -> Result<String> {
     Ok(name.to_ascii_lowercase())
 }
 
-/// A text, a number, a word, or a list of texts in parentheses. A name outside quotes in a list is folded as a column is.
+/// A text, a number, a word, or a list of texts in parentheses. A name outside quotes is folded as a column is.
 fn value(cursor: &mut Cursor<'_>) -> Result<FieldValue> {
     if !cursor.token(&Token::LParen) {
         return single(cursor);
@@ -163,13 +163,17 @@ fn value(cursor: &mut Cursor<'_>) -> Result<FieldValue> {
 }
 
 fn single(cursor: &mut Cursor<'_>) -> Result<FieldValue> {
+    let sign = if cursor.token(&Token::Minus) { "-" } else { "" };
     let value = match cursor.peek() {
+        Some(Token::Number(text, _)) if !sign.is_empty() => FieldValue::Text(format!("{sign}{text}")),
+        _ if !sign.is_empty() => return Err(cursor.expected("a number behind '-'", "write -1, or a text in single quotes")),
+        Some(Token::Word(word)) if word.quote_style.is_some() => FieldValue::Text(word.value.clone()),
         Some(Token::Number(text, _)) => FieldValue::Text(text.clone()),
         Some(Token::Word(word)) if word.quote_style.is_none() => match word.value.to_ascii_uppercase().as_str() {
             "NULL" => FieldValue::Null,
             "TRUE" => FieldValue::Text("true".into()),
             "FALSE" => FieldValue::Text("false".into()),
-            _ => FieldValue::Text(word.value.clone()),
+            _ => FieldValue::Text(word.value.to_lowercase()),
         },
         Some(token) if string_literal(token).is_some() => FieldValue::Text(string_literal(token).unwrap_or_default().to_string()),
         _ => return Err(cursor.expected("a value", "write a text in single quotes, a number, TRUE, FALSE, NULL or a list ('a', 'b')")),

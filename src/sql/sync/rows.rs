@@ -70,6 +70,8 @@ pub(super) const RUNS: &[(&str, Kind)] = &[
     ("rows_unchanged", Number),
     ("rows_total", Number),
     ("null_cursor_rows", Number),
+    ("read_from", Text),
+    ("ceiling", Text),
     ("mark_before", Text),
     ("mark_after", Text),
     ("bytes_written", Number),
@@ -123,19 +125,19 @@ pub(super) fn altered(altered: &Altered) -> Result<StatementResult> {
     rows.text(Some(altered.effect.as_str().into()));
     rows.flag(Some(altered.resync_required));
     rows.number(Some(altered.rows_at_stake));
-    rows.text(Some(altered.message.clone()));
+    rows.text(Some(altered.message()));
     Ok(StatementResult::rows(schema(ALTERED), rows.finish()?))
 }
 
 /// The answer of EXPLAIN ALTER: one row per field that changes.
 pub(super) fn explained(altered: &Altered) -> Result<StatementResult> {
     let mut rows = Rows::new(EXPLAINED);
-    for field in &altered.plan.fields {
+    for field in &altered.fields {
         let rebuilds = field.effect == Effect::Rebuild;
         rows.text(Some(field.field.into()));
         rows.text(Some(field.effect.as_str().into()));
         rows.text(Some(field.reason.clone()));
-        rows.flag(Some(rebuilds));
+        rows.flag(Some(rebuilds && altered.needs_confirmation));
         rows.number(Some(if rebuilds { altered.rows_at_stake } else { 0 }));
         rows.next();
     }
@@ -150,7 +152,7 @@ pub(super) fn schema_row(rows: &mut Rows, table: &TableHandle, standing: &Standi
     rows.text(Some(config.source.display()));
     rows.text(config.source.connection.clone());
     rows.text(standing.status.map(|status| status.as_str().into()));
-    config_cells(rows, config, table);
+    config_cells(rows, config, standing);
     rows.time(state.and_then(|state| state.synced_at));
     rows.text(standing.latest_error());
     rows.number(Some(standing.config.number));
@@ -162,13 +164,13 @@ pub(super) fn schema_row(rows: &mut Rows, table: &TableHandle, standing: &Standi
     rows.list(state.map(|state| state.missing_columns.clone()));
     rows.time(state.and_then(|state| state.reconciled_at));
     rows.text(standing.active_run.as_ref().map(|run| run.as_str().into()));
-    rows.number(Some(standing.log.skipped.len() as u64));
+    rows.number(Some(standing.log.skips));
     rows.time(next_run);
     rows.next();
 }
 
-fn config_cells(rows: &mut Rows, config: &SyncConfig, table: &TableHandle) {
-    rows.flag(Some(config.should_sync));
+fn config_cells(rows: &mut Rows, config: &SyncConfig, standing: &Standing) {
+    rows.flag(Some(config.should_sync()));
     rows.text(config.sync_type.map(|sync_type| sync_type.as_str().into()));
     rows.flag(Some(config.sync_type.is_some_and(SyncType::has_cursor)));
     rows.text(config.incremental_field.clone());
@@ -178,11 +180,7 @@ fn config_cells(rows: &mut Rows, config: &SyncConfig, table: &TableHandle) {
     rows.list(Some(config.primary_key_columns.clone()));
     rows.list(config.enabled_columns.clone());
     rows.text((!config.row_filters.is_empty()).then(|| serde_json::to_string(&config.row_filters).unwrap_or_default()));
-    let columns = table.cached_schema();
-    let columns = columns.fields().iter().map(
-        |field| serde_json::json!({"name": field.name(), "data_type": field.data_type().to_string(), "is_nullable": field.is_nullable()}),
-    );
-    rows.text(Some(serde_json::Value::Array(columns.collect()).to_string()));
+    rows.text(serde_json::to_string(standing.source_columns()).ok());
     rows.text(Some(config.sync_frequency.as_str().into()));
     rows.text(config.sync_time_of_day.map(|time| time.to_string()));
     rows.text(Some(config.reconcile_frequency.as_str().into()));
@@ -217,6 +215,8 @@ pub(super) fn run_row(rows: &mut Rows, table: &str, run: &RunSummary) {
     rows.number(run.rows_unchanged);
     rows.number(run.rows_total);
     rows.number(report.and_then(|report| report.null_cursor_rows));
+    rows.text(report.and_then(|report| report.read_from.clone()));
+    rows.text(report.and_then(|report| report.ceiling.clone()));
     rows.text(report.and_then(|report| report.mark_before.clone()));
     rows.text(report.and_then(|report| report.mark_after.clone()));
     rows.number(run.bytes_written);
@@ -318,7 +318,11 @@ fn unavailable(table: &str, config: &SyncConfig, sync_type: SyncType, source: &S
     if wanted.primary_key_columns.is_empty() {
         wanted.primary_key_columns.clone_from(&source.primary_key);
     }
-    if sync_type.has_cursor() {
+    wanted.enabled_columns.clone_from(&config.enabled_columns);
+    if sync_type.has_cursor() && config.incremental_field.is_some() {
+        wanted.incremental_field.clone_from(&config.incremental_field);
+        wanted.incremental_field_type = config.incremental_field_type;
+    } else if sync_type.has_cursor() {
         let first = candidates(source).into_iter().next();
         wanted.incremental_field = first.as_ref().map(|candidate| candidate.column.name.clone());
         wanted.incremental_field_type = first.map(|candidate| candidate.field_type);

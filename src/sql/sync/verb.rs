@@ -10,7 +10,7 @@ use super::rows;
 use crate::error::{Error, ErrorCode, Result};
 use crate::run::all_summaries;
 use crate::spec::RunId;
-use crate::spec::sync::SyncSource;
+use crate::spec::sync::{SyncPhase, SyncSource};
 use crate::sql::execute::{Action, Kind, Outcome, Rows, schema};
 use crate::sql::extension::Extension;
 use crate::sql::resolve::all_tables;
@@ -128,7 +128,7 @@ async fn schema_row(rows: &mut Rows, context: &SyncContext, table: &TableHandle)
 
 /// Whether the next run makes a new generation beside the stored one.
 fn is_rebuild_pending(standing: &Standing) -> bool {
-    let Some(state) = &standing.state else { return false };
+    let Some(state) = standing.state.as_ref().filter(|state| state.phase == SyncPhase::Loaded) else { return false };
     let Some(made_by) = standing.log.config(state.config) else { return false };
     let facts = Facts { has_data: true, active_run: None };
     standing.log.rebuilds > state.rebuilds || plan_change(&made_by.config, &standing.config.config, &facts).effect >= Effect::Rebuild

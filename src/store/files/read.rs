@@ -10,9 +10,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch};
-use arrow::compute::cast;
-use arrow_schema::{Schema, SchemaRef};
+use arrow::array::{ArrayRef, RecordBatch, new_null_array};
+use arrow::compute::{CastOptions, cast_with_options};
+use arrow_schema::{Field, Schema, SchemaRef};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -60,7 +60,8 @@ pub async fn verify_object(incarnation: &Incarnation, object: &ObjectRef) -> Res
 /// Chooses row groups of a file by its schema and footer; `None`: all.
 pub type Choose<'a> = dyn FnMut(&Schema, &ParquetMetaData) -> Result<Option<Vec<usize>>> + Send + 'a;
 
-/// The rows of an object that was verified, as batches of `schema`: its columns by name, encodings cast.
+/// The rows of an object that was verified, as batches of `schema`: its columns by name, encodings cast. A column that may
+/// be null and that the file does not have is null: a synced table's columns come and go.
 ///
 /// # Errors
 /// `HISTORY_MISSING`, `STORE_FAILED`, and `CORRUPT` when the object is no Parquet file with these columns or has not
@@ -129,13 +130,22 @@ fn rows_in_a_batch(metadata: &ParquetMetaData, mask: &ProjectionMask) -> usize {
 }
 
 fn roots(found: &Schema, wanted: &Schema) -> std::result::Result<Vec<usize>, String> {
-    wanted.fields().iter().map(|field| found.index_of(field.name()).map_err(|_| field.name().clone())).collect()
+    let position = |field: &Arc<Field>| match found.index_of(field.name()) {
+        Ok(at) => Some(Ok(at)),
+        Err(_) if field.is_nullable() => None,
+        Err(_) => Some(Err(field.name().clone())),
+    };
+    wanted.fields().iter().filter_map(position).collect()
 }
 
 fn fit_schema(batch: &RecordBatch, schema: &SchemaRef) -> std::result::Result<RecordBatch, arrow_schema::ArrowError> {
     let column = |name: &str, wanted: &arrow_schema::DataType| -> std::result::Result<ArrayRef, arrow_schema::ArrowError> {
-        let column = batch.column(batch.schema_ref().index_of(name)?);
-        if column.data_type() == wanted { Ok(Arc::clone(column)) } else { cast(column, wanted) }
+        match batch.column_by_name(name) {
+            None => Ok(new_null_array(wanted, batch.num_rows())),
+            Some(column) if column.data_type() == wanted => Ok(Arc::clone(column)),
+            // Never a null for a value that does not fit.
+            Some(column) => cast_with_options(column, wanted, &CastOptions { safe: false, ..CastOptions::default() }),
+        }
     };
     let columns =
         schema.fields().iter().map(|field| column(field.name(), field.data_type())).collect::<std::result::Result<Vec<_>, _>>()?;

@@ -58,18 +58,55 @@ pub struct ChangePlan {
     pub fields: Vec<FieldEffect>,
 }
 
+/// The strongest effect of several.
+pub fn strongest(fields: &[FieldEffect]) -> Effect {
+    fields.iter().map(|field| field.effect).max().unwrap_or(Effect::Keep)
+}
+
+/// Why nothing but the schedule changes now.
+pub fn refused_by(run: &str) -> String {
+    format!("run {run} is active; wait for it, or cancel it")
+}
+
 impl ChangePlan {
+    fn of(&self, field: &str) -> Option<&FieldEffect> {
+        self.fields.iter().find(|effect| effect.field == field)
+    }
+
+    /// What `change` costs rows that another configuration made: `self` is the plan from that one to the new one, `pending`
+    /// from that one to the present one. A change that takes another back costs nothing; one that makes an earlier change
+    /// matter costs what that one does.
+    pub fn seen_from(&self, change: &Self, pending: &Self) -> Vec<FieldEffect> {
+        let back = |field: &FieldEffect| FieldEffect {
+            effect: Effect::Keep,
+            reason: "it takes back what no run has seen: the stored rows fit".into(),
+            ..field.clone()
+        };
+        let changed = change.fields.iter().map(|field| self.of(field.field).cloned().unwrap_or_else(|| back(field)));
+        let matters = self
+            .fields
+            .iter()
+            .filter(|field| change.of(field.field).is_none() && pending.of(field.field).is_none_or(|before| before.effect < field.effect));
+        changed.chain(matters.cloned()).collect()
+    }
+
     /// What is said about the change.
-    pub fn message(&self) -> String {
-        if self.fields.is_empty() {
+    pub fn message(fields: &[FieldEffect]) -> String {
+        if fields.is_empty() {
             return "nothing changes".into();
         }
-        self.fields.iter().map(|field| format!("{}: {}", field.field, field.reason)).collect::<Vec<_>>().join("; ")
+        fields.iter().map(|field| format!("{}: {}", field.field, field.reason)).collect::<Vec<_>>().join("; ")
     }
 }
 
 /// Fields that only decide when runs start, or nothing at all: they may change while a run is active.
 const SCHEDULING: [&str; 5] = ["should_sync", "sync_frequency", "sync_time_of_day", "reconcile_frequency", "description"];
+
+/// Whether two configurations differ in nothing but the schedule, so that a load goes on under either.
+pub fn reads_alike(old: &SyncConfig, new: &SyncConfig) -> bool {
+    let plan = plan_change(old, new, &Facts { has_data: true, active_run: None });
+    plan.fields.iter().all(|field| SCHEDULING.contains(&field.field))
+}
 
 /// Judges the change from `old` to `new`. Without data nothing is at stake.
 pub fn plan_change(old: &SyncConfig, new: &SyncConfig, facts: &Facts) -> ChangePlan {
@@ -90,10 +127,10 @@ pub fn plan_change(old: &SyncConfig, new: &SyncConfig, facts: &Facts) -> ChangeP
     if let Some(run) = &facts.active_run {
         for field in fields.iter_mut().filter(|field| !SCHEDULING.contains(&field.field)) {
             field.effect = Effect::Refuse;
-            field.reason = format!("run {run} is active; wait for it, or cancel it");
+            field.reason = refused_by(run);
         }
     }
-    let effect = fields.iter().map(|field| field.effect).max().unwrap_or(Effect::Keep);
+    let effect = strongest(&fields);
     ChangePlan { effect, removes_rows: removes_rows && effect == Effect::Reseed, fields }
 }
 
@@ -123,9 +160,9 @@ impl Plan<'_> {
 
     fn scheduling(&mut self) {
         let (old, new) = (self.old, self.new);
-        if old.should_sync != new.should_sync {
+        if old.should_sync() != new.should_sync() {
             let reason =
-                if new.should_sync { "the schedule runs it again" } else { "the schedule leaves it alone; a reload still runs it" };
+                if new.should_sync() { "the schedule runs it again" } else { "the schedule leaves it alone; a reload still runs it" };
             self.add("should_sync", Effect::Keep, reason);
         }
         let later = "it decides when runs start, not what they do";

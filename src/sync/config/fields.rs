@@ -119,7 +119,7 @@ pub(super) fn refuse(table: &str, field: &str, what: &str, remedy: &str) -> Erro
 fn reset(config: &mut SyncConfig, defaults: &SyncConfig, name: &str) {
     let (to, from) = (config, defaults);
     match name {
-        "should_sync" => to.should_sync = to.sync_type.is_some(),
+        "should_sync" => to.should_sync = from.should_sync,
         "sync_type" => to.sync_type = from.sync_type,
         "incremental_field" => to.incremental_field.clone_from(&from.incremental_field),
         "incremental_field_type" => to.incremental_field_type = from.incremental_field_type,
@@ -139,7 +139,10 @@ fn set(table: &str, config: &mut SyncConfig, name: &str, value: &FieldValue) -> 
     let read = Reader { table, name, value };
     match name {
         "should_sync" => config.should_sync = read.boolean()?,
-        "sync_type" => config.sync_type = read.word(SyncType::parse, SyncType::ALL.iter().map(|value| value.as_str()))?,
+        "sync_type" => {
+            let available = SyncType::ALL.iter().filter(|sync_type| sync_type.is_available());
+            config.sync_type = read.word(SyncType::parse, available.map(|value| value.as_str()))?;
+        }
         "incremental_field" => config.incremental_field = read.text()?,
         "incremental_field_type" => {
             config.incremental_field_type = read.word(FieldType::parse, FieldType::ALL.iter().map(|value| value.as_str()))?;
@@ -188,10 +191,11 @@ impl Reader<'_> {
         }
     }
 
-    fn boolean(&self) -> Result<bool> {
-        match self.text()?.unwrap_or_default().to_ascii_lowercase().as_str() {
-            "true" | "on" => Ok(true),
-            "false" | "off" => Ok(false),
+    fn boolean(&self) -> Result<Option<bool>> {
+        let Some(text) = self.text()? else { return Ok(None) };
+        match text.to_ascii_lowercase().as_str() {
+            "true" | "on" => Ok(Some(true)),
+            "false" | "off" => Ok(Some(false)),
             _ => Err(self.no_value("true or false")),
         }
     }

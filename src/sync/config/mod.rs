@@ -12,6 +12,6 @@ mod change;
 mod fields;
 mod validate;
 
-pub use change::{ChangePlan, Effect, Facts, FieldEffect, plan_change};
+pub use change::{ChangePlan, Effect, Facts, FieldEffect, plan_change, reads_alike, refused_by, strongest};
 pub use fields::{Changes, FIELDS, FieldSpec, FieldValue, apply};
-pub use validate::{Candidate, candidates, complete, cursor_type, typed_filters, validate};
+pub use validate::{Candidate, candidates, complete, cursor_type, typed_filters, validate, validate_types};

@@ -1,12 +1,12 @@
 //! Whether a configuration fits its source: the refusals, each with field, reason and remedy.
 
-use arrow_schema::DataType;
+use arrow_schema::{DataType, TimeUnit};
 use datafusion::common::ScalarValue;
 use serde_json::Value;
 
 use super::fields::{Changes, refuse};
 use crate::error::{Error, ErrorCode, Result};
-use crate::spec::sync::{FieldType, FilterSpec, NullPolicy, SyncConfig, SyncType};
+use crate::spec::sync::{FieldType, FilterSpec, Frequency, NullPolicy, SyncConfig, SyncType};
 use crate::spec::unsupported_type;
 use crate::sync::connector::{FilterOperator, RowFilter, SourceColumn, SourceTable};
 
@@ -37,15 +37,20 @@ pub fn candidates(source: &SourceTable) -> Vec<Candidate> {
     usable.filter_map(|column| cursor_type(&column.data_type).map(|field_type| Candidate { column: column.clone(), field_type })).collect()
 }
 
-/// Fills in what the source decides: the kind of cursor values, and the key where none was named.
-pub fn complete(config: &mut SyncConfig, source: &SourceTable, changes: &Changes) {
+/// Fills in what the source decides: the kind of cursor values, and the key where none was named. `old`: what `changes` were
+/// made to, none for a new table. A key that is empty because somebody said so stays empty.
+pub fn complete(config: &mut SyncConfig, old: Option<&SyncConfig>, source: &SourceTable, changes: &Changes) {
     if let Some(field) = &config.incremental_field
         && !changes.sets("incremental_field_type")
         && (changes.names("incremental_field") || config.incremental_field_type.is_none())
     {
         config.incremental_field_type = source.column(field).and_then(|column| cursor_type(&column.data_type));
     }
-    if config.primary_key_columns.is_empty() && !changes.names("primary_key_columns") {
+    let key = "primary_key_columns";
+    let wants_default = changes.names(key) && !changes.sets(key);
+    let is_first_type = old.is_none_or(|old| old.sync_type.is_none() && config.sync_type.is_some());
+    let needs_key = changes.sets("sync_type") && config.sync_type == Some(SyncType::Incremental);
+    if config.primary_key_columns.is_empty() && (wants_default || !changes.names(key) && (is_first_type || needs_key)) {
         config.primary_key_columns.clone_from(&source.primary_key);
     }
 }
@@ -61,7 +66,18 @@ pub fn validate(table: &str, config: &SyncConfig, source: &SourceTable, changes:
     check.cursor()?;
     check.key()?;
     check.columns()?;
+    check.reconcile()?;
     typed_filters(table, &config.row_filters, source).map(drop)
+}
+
+/// Checks what a run needs of its source, where every column that is named exists: a column may have another type now.
+///
+/// # Errors
+/// `CURSOR_UNUSABLE`, `TYPE_UNSUPPORTED`.
+pub fn validate_types(table: &str, config: &SyncConfig, source: &SourceTable) -> Result<()> {
+    let check = Check { table, config, source };
+    check.cursor()?;
+    check.key()
 }
 
 struct Check<'a> {
@@ -74,7 +90,7 @@ impl Check<'_> {
     fn sync_type(&self, changes: &Changes) -> Result<()> {
         let config = self.config;
         let Some(sync_type) = config.sync_type else {
-            if config.should_sync {
+            if config.should_sync() {
                 let remedy = "SET (sync_type = 'full_refresh') or another type in the same statement";
                 return Err(refuse(self.table, "should_sync", "cannot be true without a sync_type", remedy));
             }
@@ -115,7 +131,7 @@ impl Check<'_> {
             true => candidates(self.source).into_iter().map(|candidate| candidate.column.name).collect(),
             false => self.source.columns.iter().map(|column| column.name.clone()).collect(),
         };
-        let near = self.source.columns.iter().map(|c| c.name.as_str()).min_by_key(|name| strsim::damerau_levenshtein(name, missing));
+        let near = all.iter().map(String::as_str).min_by_key(|name| strsim::damerau_levenshtein(name, missing));
         let remedy = match (near, all.is_empty()) {
             (_, true) => "no column of the source can be a cursor: use sync_type 'full_refresh'".to_string(),
             (Some(near), _) => format!("the nearest is {near:?}; possible are {}", all.join(", ")),
@@ -192,7 +208,11 @@ impl Check<'_> {
     fn key(&self) -> Result<()> {
         let config = self.config;
         if config.sync_type == Some(SyncType::Incremental) && config.primary_key_columns.is_empty() {
-            let keys: Vec<String> = self.source.unique_keys.iter().map(|key| format!("({})", key.join(", "))).collect();
+            let keys: Vec<String> = std::iter::once(&self.source.primary_key)
+                .filter(|key| !key.is_empty())
+                .chain(&self.source.unique_keys)
+                .map(|key| format!("({})", key.join(", ")))
+                .collect();
             let remedy = match keys.is_empty() {
                 true => "SET (primary_key_columns = ('…')) to columns that identify a row, or use sync_type 'append' or 'full_refresh'"
                     .to_string(),
@@ -201,8 +221,9 @@ impl Check<'_> {
             return Err(Error::new(
                 ErrorCode::KeyRequired,
                 format!(
-                    "synced table {:?}: field \"primary_key_columns\": sync_type 'incremental' merges rows by key, and the source declares none. Remedy: {remedy}",
-                    self.table
+                    "synced table {:?}: field \"primary_key_columns\": sync_type 'incremental' merges rows by key, and {} Remedy: {remedy}",
+                    self.table,
+                    if self.source.primary_key.is_empty() { "the source declares none." } else { "none is set." }
                 ),
             ));
         }
@@ -214,9 +235,23 @@ impl Check<'_> {
             None => Ok(()),
             Some((name, why)) => Err(Error::new(
                 ErrorCode::TypeUnsupported,
-                format!("synced table {:?}: field \"primary_key_columns\": column {name:?} cannot be part of a key: {why}", self.table),
+                format!(
+                    "synced table {:?}: field \"primary_key_columns\": column {name:?} cannot be part of a key: {why}. Remedy: name other columns, \
+                     or cast it in a view of the source",
+                    self.table
+                ),
             )),
         }
+    }
+
+    /// Keys are compared where rows are merged by one.
+    fn reconcile(&self) -> Result<()> {
+        let config = self.config;
+        if config.reconcile_frequency == Frequency::NEVER || config.sync_type.is_none() || !config.merge_key().is_empty() {
+            return Ok(());
+        }
+        let what = "needs rows that are merged by a key, and these are not";
+        Err(refuse(self.table, "reconcile_frequency", what, "RESET (reconcile_frequency), or use sync_type 'incremental' with a key"))
     }
 
     fn columns(&self) -> Result<()> {
@@ -266,11 +301,27 @@ fn typed_filter(table: &str, filter: &FilterSpec, source: &SourceTable) -> Resul
             Value::Number(number) => ScalarValue::from(number.to_string()),
             Value::Null | Value::Array(_) | Value::Object(_) => return None,
         };
-        text.cast_to(&column.data_type).ok().filter(|value| !value.is_null())
+        text.cast_to(&column.data_type).ok().filter(|value| !value.is_null() && is_exact(&text, value))
     };
     let values = values.into_iter().map(|value| {
         typed(value)
-            .ok_or_else(|| refuse(&format!("has the value {value}, which is no {}", column.source_type), "give a value of that type"))
+            .ok_or_else(|| refuse(&format!("has the value {value}, which is no exact {}", column.source_type), "give a value of that type"))
     });
     Ok(RowFilter { column: filter.column.clone(), operator, values: values.collect::<Result<_>>()? })
+}
+/// Whether `value` is what `text` says, not rounded or cut to its type: a condition that moved would let other rows pass.
+fn is_exact(text: &ScalarValue, value: &ScalarValue) -> bool {
+    let finest = match value.data_type() {
+        DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) | DataType::Decimal256(..) => {
+            DataType::Decimal256(76, 38)
+        }
+        DataType::Timestamp(unit, zone) if unit != TimeUnit::Nanosecond => DataType::Timestamp(TimeUnit::Nanosecond, zone),
+        DataType::Date32 | DataType::Date64 => DataType::Timestamp(TimeUnit::Microsecond, None),
+        _ => return true,
+    };
+    // What the finer type cannot hold is beyond it, not between two values.
+    match (text.cast_to(&finest), value.cast_to(&finest)) {
+        (Ok(said), Ok(kept)) => said == kept,
+        _ => true,
+    }
 }

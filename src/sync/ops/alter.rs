@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorCode, Result};
-use crate::spec::Options;
-use crate::spec::sync::{SyncConfig, SyncPhase};
+use crate::spec::sync::{KnownColumn, SyncConfig, SyncPhase};
+use crate::spec::{OPTIONS, OptionSpec, Options};
 use crate::store::{DefinitionEntry, SavedConfig, SyncEntry, SyncLog};
 use crate::sync::SyncContext;
-use crate::sync::config::{ChangePlan, Changes, Effect, Facts, apply, complete, plan_change, validate};
+use crate::sync::config::{ChangePlan, Changes, Effect, Facts, FieldEffect, apply, complete, plan_change, refused_by, strongest, validate};
 use crate::sync::status::active_run;
 use crate::table::TableHandle;
 
@@ -35,17 +35,24 @@ pub struct Altered {
     pub resync_required: bool,
     /// Rows of the generation that is replaced.
     pub rows_at_stake: u64,
+    /// Whether it is saved only when it is confirmed: it makes the next run replace rows that no earlier change gave up.
+    pub needs_confirmation: bool,
+    /// Field by field: what it costs the stored rows, and why.
+    pub fields: Vec<FieldEffect>,
+}
+
+impl Altered {
     /// What changes, and why it costs what it costs.
-    pub message: String,
-    /// Field by field.
-    pub plan: ChangePlan,
+    pub fn message(&self) -> String {
+        ChangePlan::message(&self.fields)
+    }
 }
 
 struct Judged {
     log: SyncLog,
     new: SyncConfig,
+    columns: Vec<KnownColumn>,
     altered: Altered,
-    needs_confirmation: bool,
 }
 
 /// What `request` would do. Nothing is saved.
@@ -62,32 +69,34 @@ pub async fn explain_alter(context: &SyncContext, table: &TableHandle, request: 
 /// The refusals of a configuration; `REVISION_CONFLICT`; `RUN_ACTIVE` for all but the schedule while a run is active;
 /// `CONFIRM_REQUIRED` for a change that rebuilds. Nothing is saved then.
 pub async fn alter(context: &SyncContext, table: &Arc<TableHandle>, request: &AlterRequest) -> Result<Altered> {
-    let Judged { log, new, mut altered, needs_confirmation } = judge(context, table, request).await?;
+    let Judged { log, new, columns, mut altered } = judge(context, table, request).await?;
     if altered.effect == Effect::Refuse {
         return Err(Error::new(
             ErrorCode::RunActive,
             format!(
                 "synced table {:?}: {}. Remedy: wait for the run, or CALL sync.cancel({}); the schedule can be changed meanwhile",
                 table.name(),
-                altered.message,
+                altered.message(),
                 table.sql_literal()
             ),
         ));
     }
-    if needs_confirmation && !request.confirm {
+    if altered.needs_confirmation && !request.confirm {
         return Err(Error::new(
             ErrorCode::ConfirmRequired,
             format!(
                 "synced table {:?}: {}. The next run would replace all {} rows; nothing was saved. Remedy: write CONFIRM at the end of the statement",
                 table.name(),
-                altered.message,
+                altered.message(),
                 altered.rows_at_stake
             ),
         ));
     }
     if log.newest().is_none_or(|saved| saved.config != new) {
         let at = context.host.env.clock.now_micros();
-        let log = table.incarnation().append_sync(&log, SyncEntry::Save { config: Box::new(new), at }).await?;
+        let entry = SyncEntry::Save { config: Box::new(new), columns, at };
+        let expected = log.newest().map(|saved| saved.number);
+        let log = append(table, log, entry, |now| now.newest().map(|saved| saved.number) == expected).await?;
         altered.revision = log.newest().map_or(altered.revision, |saved| saved.number);
     }
     save_options(table, request).await?;
@@ -95,17 +104,40 @@ pub async fn alter(context: &SyncContext, table: &Arc<TableHandle>, request: &Al
     Ok(altered)
 }
 
+/// Appends `entry` after `log`; again where something came between after which it `still_holds`: a run that was skipped is no
+/// change of the configuration.
+pub(super) async fn append(table: &TableHandle, log: SyncLog, entry: SyncEntry, still_holds: impl Fn(&SyncLog) -> bool) -> Result<SyncLog> {
+    let mut log = log;
+    loop {
+        match table.incarnation().append_sync(&log, entry.clone()).await {
+            Err(error) if error.code() == ErrorCode::RevisionConflict => {
+                log = table.incarnation().sync_log().await?;
+                if !still_holds(&log) {
+                    return Err(error);
+                }
+            }
+            other => return other,
+        }
+    }
+}
+
 async fn save_options(table: &TableHandle, request: &AlterRequest) -> Result<()> {
     let (set, reset) = &request.options;
     if set.is_empty() && reset.is_empty() {
         return Ok(());
     }
-    let log = table.incarnation().definitions().await?;
-    let options = log.options.merged(table.name(), set, reset)?;
-    if options == log.options {
-        return Ok(());
+    loop {
+        let log = table.incarnation().definitions().await?;
+        let options = log.options.merged(table.name(), set, reset)?;
+        if options == log.options {
+            return Ok(());
+        }
+        match table.incarnation().append_definition(&log, DefinitionEntry::SetOptions { options }).await {
+            // The configuration is saved already: options are named one by one, so they go on top of whatever came between.
+            Err(error) if error.code() == ErrorCode::RevisionConflict => {}
+            other => return other.map(drop),
+        }
     }
-    table.incarnation().append_definition(&log, DefinitionEntry::SetOptions { options }).await.map(drop)
 }
 
 async fn judge(context: &SyncContext, table: &TableHandle, request: &AlterRequest) -> Result<Judged> {
@@ -113,17 +145,16 @@ async fn judge(context: &SyncContext, table: &TableHandle, request: &AlterReques
     let current = log.newest().cloned().ok_or_else(|| Error::internal("a synced table without a configuration"))?;
     check_revision(table, request, &current)?;
     let mut new = apply(table.name(), &current.config, &request.changes)?;
-    if request.changes.sets("sync_type") && current.config.sync_type.is_none() && !request.changes.names("should_sync") {
-        new.should_sync = true;
-    }
     let active_run = active_run(table).await?.map(|run| run.to_string());
     // What only moves the schedule needs no source, which may be down.
     let schedule_only =
         plan_change(&current.config, &new, &Facts { has_data: true, active_run: Some("-".into()) }).effect != Effect::Refuse;
+    let mut columns = current.columns.clone();
     if !schedule_only || request.changes.names("should_sync") && new.sync_type.is_none() {
         let connector = context.connector(&new.source).await?;
         let found = connector.discover(Some(&new.source.table)).await?.pop().ok_or_else(|| source_gone(table, &new))?;
-        complete(&mut new, &found, &request.changes);
+        columns = found.known_columns();
+        complete(&mut new, Some(&current.config), &found, &request.changes);
         validate(table.name(), &new, &found, &request.changes)?;
     }
     let manifest = table.newest_manifest().await?;
@@ -134,21 +165,30 @@ async fn judge(context: &SyncContext, table: &TableHandle, request: &AlterReques
     let made_by = made_by.unwrap_or(&current.config);
     let idle = Facts { active_run: None, ..facts.clone() };
     let (total, pending) = (plan_change(made_by, &new, &idle), plan_change(made_by, &current.config, &idle));
-    // A change that undoes another one costs nothing; one that costs something costs what the stored rows say.
-    let effect = match change.effect {
-        Effect::Refuse | Effect::Keep => change.effect,
-        Effect::Reseed | Effect::Rebuild => total.effect,
-    };
-    let message = match (effect == change.effect, total.effect) {
-        (true, _) => change.message(),
-        (false, Effect::Keep) => "it takes back what no run has seen: the stored rows fit".into(),
-        (false, _) => total.message(),
-    };
-    let resync_required = total.effect == Effect::Rebuild;
-    let rows = manifest.as_ref().filter(|_| resync_required).map_or(0, |manifest| manifest.rows);
-    let altered = Altered { revision: current.number, effect, resync_required, rows_at_stake: rows, message, plan: change };
+    // What a change costs is what it costs the rows that are stored.
+    let mut fields = if change.effect == Effect::Refuse { change.fields } else { total.seen_from(&change, &pending) };
+    fields.extend(option_effects(table, request, facts.active_run.as_deref()).await?);
+    let (effect, resync_required) = (strongest(&fields), total.effect == Effect::Rebuild);
+    let rows_at_stake = manifest.as_ref().filter(|_| resync_required).map_or(0, |manifest| manifest.rows);
     let needs_confirmation = resync_required && pending.effect != Effect::Rebuild;
-    Ok(Judged { new, altered, needs_confirmation, log })
+    let altered = Altered { revision: current.number, effect, resync_required, rows_at_stake, needs_confirmation, fields };
+    Ok(Judged { new, columns, altered, log })
+}
+
+/// What options of the storage change: never rows.
+async fn option_effects(table: &TableHandle, request: &AlterRequest, active_run: Option<&str>) -> Result<Vec<FieldEffect>> {
+    let (set, reset) = &request.options;
+    if set.is_empty() && reset.is_empty() {
+        return Ok(vec![]);
+    }
+    let before = table.incarnation().definitions().await?.options;
+    let after = before.merged(table.name(), set, reset)?;
+    let is_changed = |option: &&OptionSpec| before.get(option.name) != after.get(option.name);
+    let effect = |option: &OptionSpec| match active_run {
+        Some(run) => FieldEffect { field: option.name, effect: Effect::Refuse, reason: refused_by(run) },
+        None => FieldEffect { field: option.name, effect: Effect::Keep, reason: "it counts from the next run on".into() },
+    };
+    Ok(OPTIONS.iter().filter(is_changed).map(effect).collect())
 }
 
 fn check_revision(table: &TableHandle, request: &AlterRequest, current: &SavedConfig) -> Result<()> {

@@ -31,35 +31,69 @@ pub struct CreateRequest {
     pub options: Options,
 }
 
-/// Creates the table, or fails with nothing changed.
+/// Creates the table, or fails with nothing changed. A location that holds this synced table already, dropped or not, is
+/// attached to: the source and every field that is named must be what they are there.
 ///
 /// # Errors
-/// `SOURCE_NOT_FOUND`, `TABLE_EXISTS`, and the refusals of a configuration.
+/// `SOURCE_NOT_FOUND`, `TABLE_EXISTS`, `DEFINITION_MISMATCH`, and the refusals of a configuration.
 pub async fn create(context: &SyncContext, request: CreateRequest) -> Result<Arc<TableHandle>> {
     let table = shown_name(&request.name);
     let (source, found) = find_source(context, &table, &request.source).await?;
-    let mut config = apply(&table, &SyncConfig::new(source), &request.changes)?;
-    if !request.changes.names("should_sync") {
-        config.should_sync = config.sync_type.is_some();
-    }
-    complete(&mut config, &found, &request.changes);
-    validate(&table, &config, &found, &request.changes)?;
     let store = TableStore::new(context.host.env.clone(), request.location.clone());
-    let incarnation = match store.state().await? {
-        TableState::Live(_) => unfinished(&store, &table).await?,
-        TableState::Absent | TableState::Purged(_) => store.create(&table).await?,
-        TableState::Dropped(_) => return Err(exists(&table, "was dropped and its data is kept", "DROP SYNCED TABLE it with PURGE first")),
+    let state = store.state().await?;
+    let was_dropped = matches!(state, TableState::Dropped(_));
+    let incarnation = match state {
+        TableState::Live(_) => open(&store, &table).await?,
+        TableState::Absent | TableState::Purged(_) => {
+            let config = first_config(&table, source, &found, &request.changes)?;
+            let incarnation = store.create(&request.name.to_quoted_string()).await?;
+            save(context, &incarnation, config, (&found, request.options)).await?;
+            return TableHandle::from_incarnation(incarnation, request.name).await;
+        }
+        TableState::Dropped(_) => store.revive().await?,
     };
-    save(context, &incarnation, config, (&found, request.options)).await?;
+    if incarnation.definitions().await?.newest().is_none() {
+        // The process that created it died before its definition was saved.
+        let config = first_config(&table, source, &found, &request.changes)?;
+        save(context, &incarnation, config, (&found, request.options)).await?;
+    } else if let Err(error) = check_attach(&incarnation, &table, &source, &request).await {
+        if was_dropped {
+            store.drop_table(incarnation.id()).await?;
+        }
+        return Err(error);
+    }
     TableHandle::from_incarnation(incarnation, request.name).await
 }
 
-/// A table whose creation was interrupted before its first configuration was saved.
-async fn unfinished(store: &TableStore, table: &str) -> Result<Incarnation> {
-    let taken = || exists(table, "exists", "use it, or choose another name");
-    let incarnation = store.open().await?.ok_or_else(taken)?;
-    let is_whole = incarnation.definitions().await?.newest().is_some();
-    if is_whole { Err(taken()) } else { Ok(incarnation) }
+fn first_config(table: &str, source: SyncSource, found: &SourceTable, changes: &Changes) -> Result<SyncConfig> {
+    let mut config = apply(table, &SyncConfig::new(source), changes)?;
+    complete(&mut config, None, found, changes);
+    validate(table, &config, found, changes)?;
+    Ok(config)
+}
+
+async fn open(store: &TableStore, table: &str) -> Result<Incarnation> {
+    store.open().await?.ok_or_else(|| exists(table, "was dropped at this moment", "repeat the statement"))
+}
+
+/// What is stored must be what is asked for.
+async fn check_attach(incarnation: &Incarnation, table: &str, source: &SyncSource, request: &CreateRequest) -> Result<()> {
+    let log = incarnation.sync_log().await?;
+    let Some(saved) = log.newest() else { return Err(exists(table, "exists and is no synced table", "choose another name or location")) };
+    let stored = &saved.config;
+    let mismatch = |what: &str, remedy: &str| {
+        let place = incarnation.store().location().display();
+        Error::new(ErrorCode::DefinitionMismatch, format!("synced table {table:?}: {place} holds it with {what}. Remedy: {remedy}"))
+    };
+    if (&stored.source.connection, &stored.source.table) != (&source.connection, &source.table) {
+        let what = format!("the source {:?}", stored.source.display());
+        return Err(mismatch(&what, "name that source, choose another name or location, or DROP SYNCED TABLE … PURGE first"));
+    }
+    let has_options = !request.options.is_empty() && incarnation.definitions().await?.options != request.options;
+    if has_options || apply(table, stored, &request.changes)? != *stored {
+        return Err(mismatch("other settings", "leave the WITH clause out, then ALTER SYNCED TABLE"));
+    }
+    Ok(())
 }
 
 fn exists(table: &str, what: &str, remedy: &str) -> Error {
@@ -76,7 +110,7 @@ async fn save(
     let at = context.host.env.clock.now_micros();
     let definition = run::first_definition(&config, found);
     let log = incarnation.sync_log().await?;
-    incarnation.append_sync(&log, SyncEntry::Save { config: Box::new(config), at }).await?;
+    incarnation.append_sync(&log, SyncEntry::Save { config: Box::new(config), columns: found.known_columns(), at }).await?;
     let revision = Revision { number: 1, digest: definition.digest(), saved_at: at, definition };
     let options = (!options.is_empty()).then_some(options);
     let log = incarnation.definitions().await?;

@@ -3,7 +3,7 @@
 use datafusion::common::TableReference;
 
 use crate::error::{Error, Result};
-use crate::spec::sync::{Frequency, SyncConfig};
+use crate::spec::sync::{Frequency, SyncConfig, SyncType};
 use crate::table::TableHandle;
 
 /// `CREATE SYNCED TABLE …` with every field that is not at its default.
@@ -15,7 +15,7 @@ pub async fn show_create(table: &TableHandle) -> Result<String> {
     let config = &log.newest().ok_or_else(|| Error::internal("a synced table without a configuration"))?.config;
     let parts = config.source.connection.iter().chain(&config.source.table);
     let source = parts.map(|part| TableReference::bare(part.as_str()).to_quoted_string()).collect::<Vec<_>>().join(".");
-    let mut text = format!("CREATE SYNCED TABLE {} FROM {source}", table.incarnation().name());
+    let mut text = format!("CREATE SYNCED TABLE {} FROM {source}", table.sql_name());
     text.push_str(&format!("\nLOCATION {}", literal(&table.store().location().display())));
     let mut fields = fields(config);
     let options = table.incarnation().definitions().await?.options;
@@ -38,22 +38,22 @@ fn list(names: &[String]) -> String {
 fn fields(config: &SyncConfig) -> Vec<(String, String)> {
     let mut fields: Vec<(&str, String)> = vec![];
     fields.extend(config.sync_type.map(|value| ("sync_type", literal(value.as_str()))));
-    fields.extend(config.incremental_field.as_ref().map(|value| ("incremental_field", literal(value))));
-    fields.extend(config.incremental_field_type.map(|value| ("incremental_field_type", literal(value.as_str()))));
-    if config.incremental_field_lookback_seconds > 0 {
-        fields.push(("incremental_field_lookback_seconds", config.incremental_field_lookback_seconds.to_string()));
+    // What an earlier type used is kept, and refused beside a type that has no use for it.
+    if config.sync_type.is_some_and(SyncType::has_cursor) {
+        fields.extend(config.incremental_field.as_ref().map(|value| ("incremental_field", literal(value))));
+        fields.extend(config.incremental_field_type.map(|value| ("incremental_field_type", literal(value.as_str()))));
+        if config.incremental_field_lookback_seconds > 0 {
+            fields.push(("incremental_field_lookback_seconds", config.incremental_field_lookback_seconds.to_string()));
+        }
+        fields.extend(config.incremental_field_null_policy.map(|value| ("incremental_field_null_policy", literal(value.as_str()))));
     }
-    fields.extend(config.incremental_field_null_policy.map(|value| ("incremental_field_null_policy", literal(value.as_str()))));
-    if !config.primary_key_columns.is_empty() {
-        fields.push(("primary_key_columns", list(&config.primary_key_columns)));
-    }
+    // No key is not the same as the source's key.
+    fields.push(("primary_key_columns", list(&config.primary_key_columns)));
     fields.extend(config.enabled_columns.as_ref().map(|value| ("enabled_columns", list(value))));
     if !config.row_filters.is_empty() {
         fields.push(("row_filters", literal(&serde_json::to_string(&config.row_filters).unwrap_or_default())));
     }
-    if config.should_sync != config.sync_type.is_some() {
-        fields.push(("should_sync", config.should_sync.to_string()));
-    }
+    fields.extend(config.should_sync.map(|value| ("should_sync", value.to_string())));
     if config.sync_frequency != Frequency::DEFAULT {
         fields.push(("sync_frequency", literal(config.sync_frequency.as_str())));
     }

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, Scalar};
+use arrow::array::{ArrayRef, BooleanArray, RecordBatch};
 use arrow::compute::{cast, filter_record_batch};
 use arrow_schema::{Field, SchemaRef};
 use datafusion::common::{Column, TableReference};
@@ -41,6 +41,8 @@ pub(super) struct Boundary {
     fields: Vec<Field>,
     fingerprinter: Fingerprinter,
     known: HashMap<u128, u64>,
+    /// How many stored rows are not found again yet.
+    left: usize,
 }
 
 impl Boundary {
@@ -49,7 +51,7 @@ impl Boundary {
         let definition = attempt.definition();
         let fields: Vec<Field> = columns.iter().filter_map(|name| definition.output_schema.field_with_name(name).ok().cloned()).collect();
         let fingerprinter = Fingerprinter::try_new(definition.options.fingerprint, attempt.incarnation.secret(), &fields)?;
-        let mut boundary = Self { cursor: cursor.to_string(), mark: mark.clone(), fields, fingerprinter, known: HashMap::new() };
+        let mut boundary = Self { cursor: cursor.to_string(), mark: mark.clone(), fields, fingerprinter, known: HashMap::new(), left: 0 };
         let mut rows = boundary.stored(attempt).await?;
         let mut count = 0;
         while let Some(batch) = rows.try_next().await.map_err(|e| unreadable(attempt, e))? {
@@ -61,6 +63,7 @@ impl Boundary {
                 *boundary.known.entry(fingerprint).or_default() += 1;
             }
         }
+        boundary.left = count;
         Ok(boundary)
     }
 
@@ -71,7 +74,7 @@ impl Boundary {
         let relation = TableReference::bare("stored");
         let column = |name: &String| Expr::Column(Column::new(Some(relation.clone()), name));
         let plan = LogicalPlanBuilder::scan(relation.clone(), provider_as_source(provider), None)
-            .and_then(|scan| scan.filter(column(&self.cursor).eq(lit(self.mark.value().clone()))))
+            .and_then(|scan| scan.filter(column(&self.cursor).gt_eq(lit(self.mark.value().clone()))))
             .and_then(|rows| rows.project(self.fields.iter().map(|field| column(field.name()))))
             .and_then(|rows| rows.build())
             .map_err(failed)?;
@@ -84,8 +87,8 @@ impl Boundary {
             ErrorCode::CursorTies,
             format!(
                 "synced table {:?}: more than {BOUNDARY_ROWS} stored rows have {:?} = {}, so that rows that are read again cannot be told from \
-                 new ones. Nothing was published. Remedy: choose a cursor of finer values, or ALTER SYNCED TABLE {} SET (sync_type = \
-                 'incremental') CONFIRM, which merges rows by key",
+                 new ones. Nothing was published. Remedy: choose a cursor of finer values, or, with a key, ALTER SYNCED TABLE {} SET (sync_type = \
+                 'incremental') CONFIRM, which merges rows by it",
                 attempt.name(),
                 self.cursor,
                 self.mark,
@@ -121,30 +124,20 @@ impl Boundary {
     }
 
     fn unknown(&mut self, batch: &RecordBatch) -> DfResult<RecordBatch> {
-        if self.known.is_empty() || batch.num_rows() == 0 {
-            return Ok(batch.clone());
-        }
-        let cursor = batch.column_by_name(&self.cursor);
-        let cursor = cursor.ok_or_else(|| DataFusionError::from(Error::internal("appended rows have no cursor")))?;
-        let mark = self.mark.value().cast_to(cursor.data_type())?.to_array()?;
-        let at_mark = arrow::compute::kernels::cmp::eq(cursor, &Scalar::new(mark))?;
-        if at_mark.true_count() == 0 {
+        if self.left == 0 || batch.num_rows() == 0 {
             return Ok(batch.clone());
         }
         let fingerprints = self.fingerprints(batch)?;
-        let is_new = |(row, fingerprint): (usize, u128)| {
-            if at_mark.is_null(row) || !at_mark.value(row) {
-                return Some(true);
+        let (known, left) = (&mut self.known, &mut self.left);
+        let is_new = |fingerprint| match known.get_mut(&fingerprint) {
+            Some(count) if *count > 0 => {
+                *count -= 1;
+                *left -= 1;
+                Some(false)
             }
-            match self.known.get_mut(&fingerprint) {
-                Some(count) if *count > 0 => {
-                    *count -= 1;
-                    Some(false)
-                }
-                _ => Some(true),
-            }
+            _ => Some(true),
         };
-        let keep: BooleanArray = fingerprints.into_iter().enumerate().map(is_new).collect();
+        let keep: BooleanArray = fingerprints.into_iter().map(is_new).collect();
         Ok(filter_record_batch(batch, &keep)?)
     }
 }

@@ -20,7 +20,7 @@ use crate::exec::index_scan::IndexScanExec;
 use crate::exec::keyed_diff::{DiffOutcome, DiffReport, DiffSpec, KeyedDiffExec};
 use crate::run::{Attempt, OutsideCapture, OutsideOutcome, with_empty_hidden};
 use crate::spec::RunReason;
-use crate::spec::sync::{CursorMark, SyncKind, SyncPhase, SyncReport, SyncState, SyncTrigger, TypedValue};
+use crate::spec::sync::{CursorMark, SyncKind, SyncPhase, SyncReport, SyncState, SyncTrigger, SyncType, TypedValue};
 use crate::store::{DataFile, LoadEntry, SealedSync};
 use crate::sync::connector::{ReadRequest, ReadScope, SourceSnapshot};
 
@@ -114,7 +114,7 @@ impl SyncCapture {
         let (captured_at, started) = (attempt.now(), attempt.elapsed());
         let scope = match decision.kind {
             SyncKind::Reconcile => RowScope { reads: vec![ReadScope::All], ceiling: None, excluded_nulls: None },
-            _ => scope(attempt.name(), config, decision, snapshot.as_ref(), &opened.filters).await?,
+            _ => scope(&attempt.table, config, decision, snapshot.as_ref(), &opened.filters).await?,
         };
         let mut capture = Self::new(attempt, (Arc::clone(&opened), trigger), (Counts::Loaded, None), scope);
         (capture.captured_at, capture.started) = (captured_at, started);
@@ -191,6 +191,8 @@ impl SyncCapture {
         let fresh = LoadEntry {
             generation: self.opened.generation(),
             config: self.opened.config.number,
+            base: self.attempt.base.as_ref().map(|base| base.slot.version),
+            rebuilds: self.opened.rebuilds,
             revision: self.attempt.revision.number,
             order: order.clone(),
             position: vec![],
@@ -199,17 +201,35 @@ impl SyncCapture {
             rows_read: 0,
             files: vec![],
         };
-        let load = Load::open(&self.attempt, fresh).await?;
+        let mut load = Load::open(&self.attempt, fresh.clone()).await?;
+        if load.is_resumed && self.has_null_keys(snapshot.as_ref()).await? {
+            // No row with a null in its key is behind any position: reading everything finds and names them.
+            load = Load { entry: fresh, is_resumed: false };
+        }
         if load.is_resumed {
             // Rows with a cursor beyond this snapshot's are none, and those beyond the first one's come again.
             self.ceiling.clone_from(&load.entry.ceiling);
             self.captured_at = load.entry.began_at;
             self.rows_before = load.entry.rows_read;
             self.opened.resumed.store(true, Ordering::Release);
+            if self.decision().sync_type == SyncType::Append {
+                // Nothing is merged there: what came since must come only once, with the next run.
+                self.scope.end_at(self.ceiling.as_ref());
+            }
         }
         let rows = self.rows(snapshot, self.request(snapshot.as_ref(), Some((&order, load.after())))).await?;
         self.earlier = load.write(&self.attempt, rows, segment_rows).await?;
         Ok(())
+    }
+
+    async fn has_null_keys(&self, snapshot: &dyn SourceSnapshot) -> Result<bool> {
+        for name in &self.attempt.definition().key {
+            let is_nullable = snapshot.table().column(name).is_none_or(|column| column.is_nullable);
+            if is_nullable && snapshot.count_nulls(name, &self.opened.filters).await? > 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     async fn merge(&mut self, snapshot: &Arc<dyn SourceSnapshot>, removes: bool) -> Result<()> {
@@ -309,6 +329,9 @@ impl SyncCapture {
             mark: mark.clone(),
             source_key: opened.source_key(),
             missing_columns: opened.missing.clone(),
+            // Comparing keys brings no row to other columns.
+            hidden_columns: before.filter(|_| is_reconcile).map_or(opened.hidden.clone(), |state| state.hidden_columns.clone()),
+            source_columns: opened.source_columns(),
             rebuilds: if decision.write == Write::Replace { opened.rebuilds } else { before.map_or(0, |state| state.rebuilds) },
             synced_at: match (is_deleted, is_reconcile) {
                 (true, _) => None,
@@ -321,6 +344,8 @@ impl SyncCapture {
             },
         };
         let report = SyncReport {
+            read_from: self.scope.lower().map(|value| TypedValue::new(value).map(|value| value.to_string())).unwrap_or_default(),
+            ceiling: self.scope.ceiling.as_ref().map(ToString::to_string),
             rows_read: Some(report.scanned),
             null_cursor_rows: self.scope.excluded_nulls.or_else(|| decision.sync_type.has_cursor().then(|| self.counted.nulls())),
             mark_before: text(before.and_then(|state| state.mark.as_ref())),
@@ -348,6 +373,8 @@ impl OutsideCapture for SyncCapture {
             (Write::Merge { .. } | Write::Append, _) => RunReason::Incremental,
         };
         let sync = self.sealed(&report);
-        Ok(OutsideOutcome { reason, report, earlier: self.earlier.clone(), sync, captured_at: self.captured_at, started: self.started })
+        let source = self.opened.files();
+        let (earlier, captured_at, started) = (self.earlier.clone(), self.captured_at, self.started);
+        Ok(OutsideOutcome { reason, report, earlier, source, sync, captured_at, started })
     }
 }

@@ -3,6 +3,7 @@
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::sync::{SyncConfig, SyncKind, SyncPhase, SyncState, SyncType, TypedValue};
 use crate::sync::config::{Effect, Facts, plan_change};
+use crate::table::TableHandle;
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,11 +50,21 @@ pub(super) struct Standing<'a> {
 }
 
 /// Decides what a run does.
-pub(super) fn decide(table: &str, ask: Ask, standing: Standing<'_>) -> Result<Decision> {
+pub(super) fn decide(table: &TableHandle, ask: Ask, standing: Standing<'_>) -> Result<Decision> {
     let config = standing.config;
     let Some(sync_type) = config.sync_type else { return Err(no_type(table)) };
     let decision = |kind, write| Decision { kind, sync_type, write, mark: None };
     let loaded = standing.state.filter(|(state, _)| state.phase == SyncPhase::Loaded);
+    if ask == Ask::Reconcile && (loaded.is_none() || standing.base_key.is_empty()) {
+        return Err(Error::new(
+            ErrorCode::SourceNotReady,
+            format!(
+                "synced table {:?}: no rows are stored that were merged by a key. Remedy: CALL sync.reload({}) first",
+                table.name(),
+                table.sql_literal()
+            ),
+        ));
+    }
     let Some((state, made_by)) = loaded else { return Ok(decision(SyncKind::Load, Write::Replace)) };
     if ask == Ask::Reconcile {
         return Ok(decision(SyncKind::Reconcile, Write::Merge { removes: true }));
@@ -78,9 +89,13 @@ pub(super) fn decide(table: &str, ask: Ask, standing: Standing<'_>) -> Result<De
     })
 }
 
-fn no_type(table: &str) -> Error {
+fn no_type(table: &TableHandle) -> Error {
     Error::new(
         ErrorCode::ConfigInvalid,
-        format!("synced table {table:?} has no sync_type yet. Remedy: ALTER SYNCED TABLE {table} SET (sync_type = 'full_refresh')"),
+        format!(
+            "synced table {:?} has no sync_type yet. Remedy: ALTER SYNCED TABLE {} SET (sync_type = 'full_refresh')",
+            table.name(),
+            table.sql_name()
+        ),
     )
 }

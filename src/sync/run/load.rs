@@ -24,10 +24,11 @@ use tokio::sync::Mutex;
 
 use super::capture::written_plan;
 use super::source;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorCode, Result};
 use crate::run::{Attempt, write_files};
 use crate::spec::sync::TypedValue;
 use crate::store::{DataFile, LoadEntry};
+use crate::sync::config::reads_alike;
 
 /// Rows after which a load notes how far it got.
 pub(crate) const SEGMENT_ROWS: u64 = 1_000_000;
@@ -42,14 +43,26 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// The load to go on with, if the newest one is of the same generation, configuration, revision and order, and its files
-    /// are there; else `fresh`.
+    /// The load to go on with, if the newest one is of the same generation, base, revision, order and wish, its configuration
+    /// reads the same rows, and its files are there; else `fresh`. A note that cannot be read is no reason to stop.
     pub async fn open(attempt: &Attempt, fresh: LoadEntry) -> Result<Self> {
-        let same = |entry: &LoadEntry| {
-            let key = |entry: &LoadEntry| (entry.generation, entry.config, entry.revision, entry.order.clone());
-            key(entry) == key(&fresh) && !entry.position.is_empty()
+        let log = attempt.incarnation.sync_log().await?;
+        let alike = |number: u64| match (log.config(number), log.config(fresh.config)) {
+            (Some(began_with), Some(now)) => reads_alike(&began_with.config, &now.config),
+            _ => false,
         };
-        match attempt.incarnation.newest_load().await? {
+        let same = |entry: &LoadEntry| {
+            let key = |entry: &LoadEntry| (entry.generation, entry.base, entry.rebuilds, entry.revision, entry.order.clone());
+            key(entry) == key(&fresh) && alike(entry.config) && !entry.position.is_empty()
+        };
+        let newest = match attempt.incarnation.newest_load().await {
+            Err(error) if matches!(error.code(), ErrorCode::Corrupt | ErrorCode::HistoryMissing) => {
+                log::warn!("table {:?}: how far an interrupted load got cannot be read, so it starts over: {error}", attempt.name());
+                None
+            }
+            newest => newest?,
+        };
+        match newest {
             Some(entry) if same(&entry) && attempt.incarnation.has_files(&entry).await? => Ok(Self { entry, is_resumed: true }),
             _ => Ok(Self { entry: fresh, is_resumed: false }),
         }

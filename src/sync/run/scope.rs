@@ -2,10 +2,11 @@
 
 use datafusion::common::ScalarValue;
 
-use super::decide::Decision;
+use super::decide::{Decision, Write};
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::sync::{NullPolicy, SyncConfig, TypedValue};
 use crate::sync::connector::{ReadScope, RowFilter, SourceSnapshot};
+use crate::table::TableHandle;
 
 /// The rows of a run.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,9 +19,28 @@ pub(super) struct RowScope {
     pub excluded_nulls: Option<u64>,
 }
 
+impl RowScope {
+    /// The closed lower bound of what is read.
+    pub fn lower(&self) -> Option<ScalarValue> {
+        self.reads.iter().find_map(|read| match read {
+            ReadScope::Range { lower, .. } => lower.clone(),
+            _ => None,
+        })
+    }
+
+    /// Leaves out what is beyond `ceiling`.
+    pub fn end_at(&mut self, ceiling: Option<&TypedValue>) {
+        for read in &mut self.reads {
+            if let ReadScope::Range { upper, .. } = read {
+                *upper = ceiling.map(|ceiling| ceiling.value().clone());
+            }
+        }
+    }
+}
+
 /// The scope of a run of `config`.
 pub(super) async fn scope(
-    table: &str,
+    table: &TableHandle,
     config: &SyncConfig,
     decision: &Decision,
     snapshot: &dyn SourceSnapshot,
@@ -43,7 +63,9 @@ pub(super) async fn scope(
         Some(mark) => Some(lower_bound(table, config, mark, snapshot)?),
         None => None,
     };
-    let upper = ceiling.as_ref().map(|ceiling| ceiling.value().clone());
+    // Rows that a pass would remove because it does not find them are looked for above the ceiling too.
+    let removes = decision.write == Write::Merge { removes: true };
+    let upper = ceiling.as_ref().filter(|_| !removes).map(|ceiling| zero(ceiling.value().clone(), 0.0));
     let includes_nulls = policy == NullPolicy::Include && may_be_null;
     let reads = match (lower, includes_nulls) {
         (None, true) => vec![ReadScope::All],
@@ -57,7 +79,7 @@ pub(super) async fn scope(
 }
 
 /// The mark as a closed lower bound in the column's present type, less the look-back. The look-back is never stored.
-fn lower_bound(table: &str, config: &SyncConfig, mark: &TypedValue, snapshot: &dyn SourceSnapshot) -> Result<ScalarValue> {
+fn lower_bound(table: &TableHandle, config: &SyncConfig, mark: &TypedValue, snapshot: &dyn SourceSnapshot) -> Result<ScalarValue> {
     let column = config.incremental_field.as_deref().and_then(|field| snapshot.table().column(field));
     let data_type = column.map_or_else(|| mark.value().data_type(), |column| column.data_type.clone());
     let value = match mark.value().data_type() == data_type {
@@ -66,14 +88,25 @@ fn lower_bound(table: &str, config: &SyncConfig, mark: &TypedValue, snapshot: &d
             Error::new(
                 ErrorCode::SchemaChanged,
                 format!(
-                    "synced table {table:?}: the mark {mark} is no {data_type}, which the cursor column is now. \
-                     Remedy: CALL sync.resync('{table}', confirm => true)"
+                    "synced table {:?}: the mark {mark} is no {data_type}, which the cursor column is now. \
+                     Remedy: CALL sync.resync({}, confirm => true)",
+                    table.name(),
+                    table.sql_literal()
                 ),
             )
             .with_source(e)
         })?,
     };
-    Ok(earlier(value, config.incremental_field_lookback_seconds))
+    Ok(zero(earlier(value, config.incremental_field_lookback_seconds), -0.0))
+}
+
+/// A bound of zero as the zero that includes the other one, where zeros have signs and the order tells them apart.
+fn zero(bound: ScalarValue, sign: f32) -> ScalarValue {
+    match bound {
+        ScalarValue::Float64(Some(0.0)) => ScalarValue::Float64(Some(f64::from(sign))),
+        ScalarValue::Float32(Some(0.0)) => ScalarValue::Float32(Some(sign)),
+        other => other,
+    }
 }
 
 /// The value that is `seconds` earlier; days are taken whole. A bound beyond the type is its own smallest value.
@@ -97,12 +130,14 @@ fn earlier(value: ScalarValue, seconds: u32) -> ScalarValue {
     }
 }
 
-fn null_cursor(table: &str, column: &str, count: u64) -> Error {
+fn null_cursor(table: &TableHandle, column: &str, count: u64) -> Error {
     Error::new(
         ErrorCode::NullCursor,
         format!(
-            "synced table {table:?}: the cursor column {column:?} is null in {count} rows. Nothing was published. Remedy: \
-             ALTER SYNCED TABLE {table} SET (incremental_field_null_policy = 'exclude') leaves them out and counts them; or fill the column"
+            "synced table {:?}: the cursor column {column:?} is null in {count} rows. Nothing was published. Remedy: \
+             ALTER SYNCED TABLE {} SET (incremental_field_null_policy = 'exclude') leaves them out and counts them; or fill the column",
+            table.name(),
+            table.sql_name()
         ),
     )
 }

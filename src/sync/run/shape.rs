@@ -4,7 +4,7 @@
 //! column new in the source        added at the end, null in rows that are stored
 //! column gone                     stays, null in rows read since, and is noted; the key or the cursor: the run fails
 //! column of a narrower type       cast to the stored type, which holds every value
-//! column of a wider type          a new generation; appended rows keep their history: read back as the wider type
+//! column of a wider type          stored rows are read back as the wider type; the key: a new generation
 //! column of another type          the run fails, naming it
 //! ```
 
@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::spec::sync::{SyncConfig, SyncSource};
 use crate::spec::{Definition, HandlerSpec, SemanticOptions, SourceSpec, normalize_type, same_type};
 use crate::sync::connector::SourceTable;
+use crate::table::TableHandle;
 
 /// The columns of a run.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,66 +26,92 @@ pub(super) struct Shape {
     pub schema: Schema,
     /// Columns that the source does not have any more.
     pub missing: Vec<String>,
-    /// Whether a column became wider, so that stored rows have to be written anew.
-    pub is_wider: bool,
+    /// Columns that are left out and that stored rows hold.
+    pub hidden: Schema,
+    /// Whether a column of the key became wider, so that stored keys have to be written anew.
+    pub has_wider_key: bool,
 }
 
 /// The columns of `config` in `source`, in the source's order.
 pub(super) fn selected(config: &SyncConfig, source: &SourceTable) -> Vec<String> {
     let always = |name: &String| config.primary_key_columns.contains(name) || config.incremental_field.as_ref() == Some(name);
     let enabled = |name: &String| config.enabled_columns.as_ref().is_none_or(|enabled| enabled.contains(name));
-    source.columns.iter().map(|column| column.name.clone()).filter(|name| enabled(name) || always(name)).collect()
+    // One that cannot be read was named by nobody, or the configuration would have been refused: it came later.
+    let readable = source.columns.iter().filter(|column| column.unsupported.is_none());
+    readable.map(|column| column.name.clone()).filter(|name| enabled(name) || always(name)).collect()
 }
 
 /// The columns of a new generation.
 pub(super) fn fresh(config: &SyncConfig, source: &SourceTable) -> Shape {
     let fields: Vec<Field> = selected(config, source).iter().filter_map(|name| field(source, name)).collect();
-    Shape { schema: Schema::new(fields), missing: vec![], is_wider: false }
+    Shape { schema: Schema::new(fields), missing: vec![], hidden: Schema::empty(), has_wider_key: false }
 }
 
 fn field(source: &SourceTable, name: &str) -> Option<Field> {
     source.column(name).map(|column| Field::new(name, normalize_type(&column.data_type), true))
 }
 
-/// The columns of a version that goes on from `stored`.
-pub(super) fn evolved(table: &str, config: &SyncConfig, source: &SourceTable, stored: &Schema) -> Result<Shape> {
+/// The columns of a version that goes on from `stored`, whose rows hold the `hidden` columns too.
+pub(super) fn evolved(
+    table: &TableHandle,
+    config: &SyncConfig,
+    source: &SourceTable,
+    (stored, hidden): (&Schema, &Schema),
+) -> Result<Shape> {
     let selected = selected(config, source);
-    let mut shape = Shape { schema: Schema::empty(), missing: vec![], is_wider: false };
-    let mut fields: Vec<Field> = vec![];
+    let mut shape = Shape { schema: Schema::empty(), missing: vec![], hidden: Schema::empty(), has_wider_key: false };
+    let (mut fields, mut left_out): (Vec<Field>, Vec<Field>) = (vec![], vec![]);
     for old in stored.fields() {
         let Some(new) = field(source, old.name()) else {
-            shape.missing.push(old.name().clone());
-            fields.push(old.as_ref().clone());
+            if config.enabled_columns.as_ref().is_none_or(|enabled| enabled.contains(old.name())) {
+                shape.missing.push(old.name().clone());
+                fields.push(old.as_ref().clone());
+            } else {
+                left_out.push(old.as_ref().clone());
+            }
             continue;
         };
         if !selected.contains(old.name()) {
+            left_out.push(old.as_ref().clone());
             continue;
         }
         match compare(old.data_type(), new.data_type()) {
             Change::Same | Change::Narrower => fields.push(old.as_ref().clone()),
             Change::Wider => {
-                shape.is_wider = true;
+                shape.has_wider_key |= config.merge_key().contains(old.name());
                 fields.push(new);
             }
             Change::Other => return Err(other_type(table, old, &new, source)),
         }
     }
-    let known = |name: &String| stored.field_with_name(name).is_ok();
-    fields.extend(selected.iter().filter(|name| !known(name)).filter_map(|name| field(source, name)));
+    let is_stored = |name: &String| stored.field_with_name(name).is_ok();
+    for new in selected.iter().filter(|name| !is_stored(name)).filter_map(|name| field(source, name)) {
+        // Rows of before it was left out are read under its type again.
+        match hidden.field_with_name(new.name()).map(|old| (old, compare(old.data_type(), new.data_type()))) {
+            Ok((old, Change::Narrower)) => fields.push(old.clone()),
+            Ok((old, Change::Other)) => return Err(other_type(table, old, &new, source)),
+            Ok((_, Change::Same | Change::Wider)) | Err(_) => fields.push(new),
+        }
+    }
+    let is_shown = |name: &String| fields.iter().any(|field| field.name() == name);
+    left_out.extend(hidden.fields().iter().filter(|old| !is_shown(old.name())).map(|old| old.as_ref().clone()));
+    shape.hidden = Schema::new(left_out);
     shape.schema = Schema::new(fields);
     Ok(shape)
 }
 
-fn other_type(table: &str, old: &Field, new: &Field, source: &SourceTable) -> Error {
+fn other_type(table: &TableHandle, old: &Field, new: &Field, source: &SourceTable) -> Error {
     Error::new(
         ErrorCode::SchemaChanged,
         format!(
-            "synced table {table:?}: column {:?} was {} and is {} in {:?}, which does not hold the stored values. Nothing was published. \
-             Remedy: CALL sync.resync('{table}', confirm => true) reads everything in the new type; or cast the column in a view of the source",
+            "synced table {:?}: column {:?} was {} and is {} in {:?}, which does not hold the stored values. Nothing was published. \
+             Remedy: CALL sync.resync({}, confirm => true) reads everything in the new type; or cast the column in a view of the source",
+            table.name(),
             old.name(),
             old.data_type(),
             new.data_type(),
-            source.display_name()
+            source.display_name(),
+            table.sql_literal()
         ),
     )
 }

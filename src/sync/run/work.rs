@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use arrow_schema::Schema;
 use async_trait::async_trait;
 
 use super::capture::SyncCapture;
@@ -10,11 +11,11 @@ use super::decide::{Ask, Decision, Standing, Write, decide};
 use super::shape::{self, Shape};
 use crate::error::{Error, ErrorCode, Result};
 use crate::run::{Attempt, OutsideCapture, OutsideRun};
-use crate::spec::sync::{SyncConfig, SyncKind, SyncReport, SyncState, SyncTrigger, SyncType};
+use crate::spec::sync::{KnownColumn, SyncConfig, SyncKind, SyncReport, SyncState, SyncTrigger, SyncType};
 use crate::spec::{Definition, Revision, check_same_types};
-use crate::store::{DefinitionEntry, SavedConfig, SyncLog};
+use crate::store::{DefinitionEntry, SavedConfig, SourceState, SyncLog};
 use crate::sync::SyncContext;
-use crate::sync::config::{candidates, typed_filters};
+use crate::sync::config::{candidates, typed_filters, validate_types};
 use crate::sync::connector::{RowFilter, SourceSnapshot, SourceTable};
 
 /// A run with its source open.
@@ -28,6 +29,7 @@ pub(super) struct Opened {
     pub filters: Vec<RowFilter>,
     pub decision: Decision,
     pub missing: Vec<String>,
+    pub hidden: Schema,
     /// Whether a load went on where an earlier run was interrupted.
     pub resumed: Arc<AtomicBool>,
 }
@@ -37,12 +39,25 @@ impl Opened {
         self.snapshot.clone().ok_or_else(|| Error::internal("the run reads no source"))
     }
 
+    /// The files that the run reads, where the source is files.
+    pub fn files(&self) -> SourceState {
+        self.snapshot.as_ref().map_or_else(SourceState::default, |snapshot| snapshot.files())
+    }
+
     /// The generation that the run makes, or goes on with.
     pub fn generation(&self) -> u64 {
         let before = self.state.as_ref().map_or(0, |state| state.generation);
         let is_complete = self.decision.write == Write::Replace
             || self.decision.sync_type == SyncType::FullRefresh && self.decision.kind != SyncKind::Reconcile;
         before + u64::from(is_complete)
+    }
+
+    /// The columns that the source has.
+    pub fn source_columns(&self) -> Vec<KnownColumn> {
+        match &self.snapshot {
+            Some(snapshot) => snapshot.table().known_columns(),
+            None => self.state.as_ref().map(|state| state.source_columns.clone()).unwrap_or_default(),
+        }
     }
 
     /// The key that the source declares.
@@ -101,7 +116,17 @@ impl SyncWork {
         let sync_type = state.as_ref().map_or(SyncType::FullRefresh, |state| state.sync_type);
         let decision = Decision { kind: SyncKind::Delete, sync_type, write: Write::Replace, mark: None };
         let resumed = Arc::clone(&self.resumed);
-        self.keep(Opened { config, rebuilds, state, snapshot: None, filters: vec![], decision, missing: vec![], resumed });
+        self.keep(Opened {
+            config,
+            rebuilds,
+            state,
+            snapshot: None,
+            filters: vec![],
+            decision,
+            missing: vec![],
+            hidden: Schema::empty(),
+            resumed,
+        });
     }
 
     /// Opens the source, decides, and finds the columns.
@@ -115,19 +140,30 @@ impl SyncWork {
             base_key: base.map_or(&[], |manifest| manifest.key.as_slice()),
             rebuilds: log.rebuilds,
         };
-        let mut decision = decide(attempt.name(), self.ask, standing)?;
+        let mut decision = decide(&attempt.table, self.ask, standing)?;
         let connector = self.context.connector(&config.config.source).await?;
-        let known = base.filter(|_| decision.write != Write::Replace).map(|manifest| manifest.output_schema.as_ref());
+        // Only a new load and a rebuild forget what columns there were.
+        let goes_on = decision.write != Write::Replace || decision.kind == SyncKind::Continue;
+        let known = base.filter(|_| goes_on).map(|manifest| manifest.output_schema.as_ref());
         let snapshot = connector.snapshot(&config.config.source.table, known, attempt.task_context()).await?;
+        if let Some(manifest) = base.filter(|_| goes_on) {
+            snapshot.check_since(&attempt.incarnation.source_state(manifest).await?)?;
+        }
         check_source(attempt, &config.config, snapshot.table())?;
+        validate_types(attempt.name(), &config.config, snapshot.table())?;
         if decision.write != Write::Replace {
             check_key(attempt, &config.config, state.as_ref(), snapshot.table())?;
         }
-        let filters = typed_filters(attempt.name(), &config.config.row_filters, snapshot.table())?;
-        let shape = match (decision.write, base) {
-            (Write::Merge { .. } | Write::Append, Some(manifest)) => {
-                let shape = shape::evolved(attempt.name(), &config.config, snapshot.table(), &manifest.output_schema)?;
-                if shape.is_wider && decision.write != Write::Append {
+        // Keys are compared under the conditions that the stored rows were read by: a newer configuration is still to be applied.
+        let conditions = made_by.filter(|_| decision.kind == SyncKind::Reconcile).unwrap_or(&config.config);
+        let filters = typed_filters(attempt.name(), &conditions.row_filters, snapshot.table())?;
+        // Rows that are replaced hide nothing.
+        let keeps_rows = decision.write != Write::Replace;
+        let hidden = state.as_ref().filter(|_| keeps_rows).map_or_else(Schema::empty, |state| state.hidden_columns.clone());
+        let shape = match base {
+            Some(manifest) if goes_on => {
+                let shape = shape::evolved(&attempt.table, &config.config, snapshot.table(), (&manifest.output_schema, &hidden))?;
+                if shape.has_wider_key && decision.kind != SyncKind::Reconcile && matches!(decision.write, Write::Merge { .. }) {
                     decision = Decision { kind: SyncKind::Rebuild, write: Write::Replace, mark: None, ..decision };
                     shape::fresh(&config.config, snapshot.table())
                 } else {
@@ -136,6 +172,7 @@ impl SyncWork {
             }
             _ => shape::fresh(&config.config, snapshot.table()),
         };
+        let hidden = if decision.write == Write::Replace { Schema::empty() } else { shape.hidden.clone() };
         let (missing, resumed) = (shape.missing.clone(), Arc::clone(&self.resumed));
         self.keep(Opened {
             config,
@@ -145,6 +182,7 @@ impl SyncWork {
             filters,
             decision: decision.clone(),
             missing,
+            hidden,
             resumed,
         });
         Ok((decision, shape))
@@ -158,7 +196,15 @@ impl OutsideRun for SyncWork {
     }
 
     fn report(&self) -> Option<SyncReport> {
-        self.opened().map(|opened| opened.report(self.trigger))
+        let unopened = || SyncReport {
+            kind: match self.ask {
+                Ask::Sync => None,
+                Ask::Reconcile => Some(SyncKind::Reconcile),
+                Ask::Delete => Some(SyncKind::Delete),
+            },
+            ..SyncReport::new(self.trigger)
+        };
+        Some(self.opened().map_or_else(unopened, |opened| opened.report(self.trigger)))
     }
 
     async fn revise(&self, attempt: &Attempt) -> Result<Revision> {
@@ -238,12 +284,15 @@ fn check_source(attempt: &Attempt, config: &SyncConfig, source: &SourceTable) ->
         && source.column(cursor).is_none()
     {
         let others: Vec<String> = candidates(source).into_iter().map(|candidate| candidate.column.name).collect();
-        let remedy = match others.first() {
-            Some(first) => format!(
-                "ALTER SYNCED TABLE {name} SET (incremental_field = '{first}'); possible are {}. Or SET (sync_type = 'full_refresh')",
+        // Appended rows cannot be merged, so any other choice replaces them.
+        let confirm = if config.sync_type == Some(SyncType::Append) { " CONFIRM" } else { "" };
+        let best = others.iter().find(|other| !config.primary_key_columns.contains(other)).or(others.first());
+        let remedy = match best {
+            Some(best) => format!(
+                "ALTER SYNCED TABLE {name} SET (incremental_field = '{best}'){confirm}; possible are {}. Or SET (sync_type = 'full_refresh'){confirm}",
                 others.join(", ")
             ),
-            None => format!("ALTER SYNCED TABLE {name} SET (sync_type = 'full_refresh'): no column of the source can be a cursor"),
+            None => format!("ALTER SYNCED TABLE {name} SET (sync_type = 'full_refresh'){confirm}: no column of the source can be a cursor"),
         };
         return Err(gone("the cursor column", cursor, remedy));
     }

@@ -79,7 +79,7 @@ pub(super) async fn judge(context: &SyncContext, table: &TableHandle, all: &[Arc
 
 /// What of a configuration a schedule follows from.
 fn schedule_of(config: &SyncConfig) -> (bool, Frequency, Option<TimeOfDay>, Frequency) {
-    (config.should_sync, config.sync_frequency, config.sync_time_of_day, config.reconcile_frequency)
+    (config.should_sync(), config.sync_frequency, config.sync_time_of_day, config.reconcile_frequency)
 }
 
 /// When the newest configuration's schedule was set.
@@ -102,7 +102,7 @@ async fn synced(context: &SyncContext, table: &TableHandle) -> Result<Judged> {
     let log = table.incarnation().sync_log().await?;
     let Some(saved) = log.newest() else { return Ok(judged) };
     let config = &saved.config;
-    if !config.should_sync || config.sync_type.is_none_or(|sync_type| !sync_type.is_available()) {
+    if !config.should_sync() || config.sync_type.is_none_or(|sync_type| !sync_type.is_available()) {
         return Ok(judged);
     }
     let runs = run_summaries(table).await?;

@@ -195,7 +195,7 @@ impl Scheduler {
         let (context, running) = (context.clone(), Arc::clone(table));
         let task = self.runs.spawn(async move {
             let outcome = match run(&context, &running, due.job).await {
-                Ok(result) => Outcome::Ended(Box::new(result)),
+                Ok(result) => overtaken(&context, &running, due, result).await,
                 Err(error) => Outcome::Failed(error),
             };
             Ran { table: running.name().to_string(), due_at: due.at, outcome }
@@ -219,6 +219,15 @@ async fn run(context: &SyncContext, table: &Arc<TableHandle>, job: Job) -> Resul
         Job::Reconcile => ops::reconcile(context, table, request).await?,
         Job::Refresh | Job::Follow => refresh(&context.host, table, RefreshRequest::default()).await,
     })
+}
+
+/// What came of a run: another process that started one in the same moment makes it a skipped one.
+async fn overtaken(context: &SyncContext, table: &TableHandle, due: Due, result: RunResult) -> Outcome {
+    let is_refused = result.error.as_ref().is_some_and(|error| error.code() == ErrorCode::RunActive);
+    match active_run(table).await {
+        Ok(Some(active)) if is_refused && skip(context, table, due.at, &active).await.is_ok() => Outcome::Skipped(active),
+        _ => Outcome::Ended(Box::new(result)),
+    }
 }
 
 /// Notes that a run was due while another one was at work.

@@ -24,6 +24,7 @@ use super::connector::{Connector, ReadRequest, RowFilter, SourceSnapshot, Source
 use crate::error::{Error, ErrorCode, Result};
 use crate::plan::source::{ResolvedSource, SourceIdentity, check_identity, resolve, same_identity};
 use crate::spec::SourceSpec;
+use crate::store::{SourceFile, SourceState};
 use crate::table::IncrementalTable;
 
 /// The tables that a session knows.
@@ -144,6 +145,23 @@ impl SourceSnapshot for TableSnapshot {
     async fn read(&self, request: ReadRequest) -> Result<SendableRecordBatchStream> {
         let plan = read::rows(&self.source, &request).map_err(|e| self.unreadable(e))?;
         read::stream(&self.source, &self.context, plan).await.map_err(|e| self.unreadable(e))
+    }
+
+    fn files(&self) -> SourceState {
+        let files = self.before.files.iter().map(|file| SourceFile {
+            ordinal: 0,
+            path: file.path.clone(),
+            bytes: file.bytes,
+            e_tag: None,
+            modified: file.modified,
+            changed: None,
+            exact: false,
+        });
+        SourceState { files: files.collect(), ..SourceState::default() }
+    }
+
+    fn check_since(&self, previous: &SourceState) -> Result<()> {
+        check_identity(&self.table.display_name(), Some(previous), &self.before)
     }
 
     async fn finish(&self) -> Result<()> {

@@ -48,9 +48,11 @@ fn scan(source: &ResolvedSource, conditions: Vec<Expr>) -> Result<LogicalPlanBui
     Ok(plan)
 }
 
-/// The greatest value of a column.
+/// The greatest value of a column, NaN above all others. The condition changes nothing and keeps statistics of files from
+/// answering: they leave NaN out.
 pub(super) fn greatest(source: &ResolvedSource, name: &str, filters: &[RowFilter]) -> Result<LogicalPlan> {
-    scan(source, filters.iter().map(condition).collect())?.aggregate(Vec::<Expr>::new(), [max(column(name))])?.build()
+    let conditions = filters.iter().map(condition).chain([column(name).is_not_null()]).collect();
+    scan(source, conditions)?.aggregate(Vec::<Expr>::new(), [max(column(name))])?.build()
 }
 
 /// How many rows are null in a column.
