@@ -17,6 +17,8 @@ mod model;
 mod outside;
 #[path = "synced/schedules.rs"]
 mod schedules;
+#[path = "synced/surface.rs"]
+mod surface;
 
 #[test]
 fn histories_equal_what_the_mode_promises() {

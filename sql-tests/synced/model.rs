@@ -55,7 +55,7 @@ pub struct Config {
 }
 
 impl Config {
-    fn passes(&self, row: &Row) -> bool {
+    pub fn passes(&self, row: &Row) -> bool {
         self.below.is_none_or(|below| row.2 < below)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use datafusion_incremental::context::{IncrementalOptions, IncrementalSession};
 use datafusion_incremental::env::{Env, RandomIds};
-use datafusion_incremental::sync::schedule::{Outcome, Tick};
+use datafusion_incremental::sync::schedule::{Outcome, Ran, Scheduler, Tick};
 
 use super::clock::{EPOCH, TestClock};
 use super::outside::{Declared, Outside};
@@ -157,4 +157,92 @@ async fn incremental_tables_follow_their_sources_upstream_first() {
     assert!(world.ran().await.iter().all(|table| table == "c"));
     world.clock.jump(24 * HOUR);
     assert_eq!(world.ran().await.len(), 4);
+}
+
+#[tokio::test]
+async fn a_clock_that_was_ahead_stops_no_schedule() {
+    let world = World::new().await;
+    let with = "sync_type = 'full_refresh', sync_frequency = '1hour', sync_time_of_day = '00:00'";
+    world.sql(&format!("CREATE SYNCED TABLE t FROM x.public.s WITH ({with})")).await;
+    world.clock.jump(10_000 * HOUR);
+    world.sql("CALL sync.reload('t')").await;
+    world.clock.jump(-9_990 * HOUR);
+    assert_eq!(world.ran().await, ["t"]);
+    assert!(world.ran().await.is_empty());
+}
+
+#[tokio::test]
+async fn keys_are_compared_by_the_clock_also_after_a_failure() {
+    let world = World::new().await;
+    let with = "sync_type = 'incremental', incremental_field = 'at', sync_frequency = 'never', reconcile_frequency = '24hour', capture_retries = 0";
+    world.sql(&format!("CREATE SYNCED TABLE t FROM x.public.s WITH ({with})")).await;
+    world.sql("CALL sync.reload('t')").await;
+    world.clock.jump(24 * HOUR);
+    world.outside.declare("*", Declared { is_down: true, ..Declared::default() });
+    assert!(world.tick().await.has_failed());
+    // It is not tried at each look, and what failed was a comparison.
+    assert!(world.tick().await.ran.is_empty());
+    assert!(world.sql("SELECT kind, status FROM sync_runs('t') LIMIT 1").await.contains("| reconcile | Failed"));
+    world.outside.declare("*", Declared::default());
+    world.clock.jump(24 * HOUR);
+    assert_eq!(world.ran().await, ["t"]);
+}
+
+#[tokio::test]
+async fn a_slow_table_holds_up_no_other() {
+    let world = World::new().await;
+    world.sql("CREATE TABLE q (id BIGINT, at BIGINT) AS VALUES (1, 1)").await;
+    let with = "sync_type = 'full_refresh', sync_frequency = '1hour', sync_time_of_day = '00:00'";
+    for (table, source) in [("slow", "s"), ("quick", "q")] {
+        world.sql(&format!("CREATE SYNCED TABLE {table} FROM x.public.{source} WITH ({with})")).await;
+    }
+    let after = "WITH (schedule = 'after_source')";
+    world.sql(&format!("CREATE INCREMENTAL TABLE on_slow FROM slow KEY (id) {after} AS SELECT id FROM input")).await;
+    world.sql(&format!("CREATE INCREMENTAL TABLE on_quick FROM quick KEY (id) {after} AS SELECT id FROM input")).await;
+    world.clock.jump(HOUR);
+    world.outside.declare("s", Declared { is_held: true, ..Declared::default() });
+    let mut scheduler = Scheduler::default();
+    assert!(world.session.look(&mut scheduler).await.unwrap().ran.is_empty());
+    let mut ended = vec![];
+    for _ in 0..2 {
+        let ran = scheduler.ended().await.unwrap();
+        assert!(ran.outcome.error().is_none(), "{ran:?}");
+        ended.push(ran.table);
+        world.session.look(&mut scheduler).await.unwrap();
+    }
+    assert_eq!(ended, ["quick", "on_quick"]);
+    // The slow one is due again while it is still at work: noted once, and the row of it says why.
+    world.clock.jump(HOUR);
+    let tick = world.session.look(&mut scheduler).await.unwrap();
+    assert!(matches!(tick.ran.as_slice(), [Ran { table, outcome: Outcome::Skipped(_), .. }] if table == "slow"), "{tick:?}");
+    assert!(world.session.look(&mut scheduler).await.unwrap().ran.is_empty());
+    assert!(world.sql("SELECT status, error_message FROM sync_runs('slow')").await.contains("| Skipped | it was due while run "));
+    world.outside.declare("s", Declared::default());
+    while let Some(ran) = scheduler.ended().await {
+        ended.push(ran.table);
+        world.session.look(&mut scheduler).await.unwrap();
+    }
+    assert!(ended.contains(&"on_slow".to_string()), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_table_that_cannot_be_looked_at_holds_up_no_other() {
+    let world = World::new().await;
+    let with = "sync_type = 'full_refresh', sync_frequency = '1hour', sync_time_of_day = '00:00'";
+    for table in ["broken", "whole"] {
+        world.sql(&format!("CREATE SYNCED TABLE {table} FROM x.public.s WITH ({with})")).await;
+    }
+    let log = walk(&world.folder.path().join("broken")).into_iter().find(|path| path.parent().is_some_and(|dir| dir.ends_with("sync")));
+    std::fs::write(log.unwrap(), b"damage").unwrap();
+    let mut world = world;
+    world.restart().await;
+    world.clock.jump(HOUR);
+    let tick = world.tick().await;
+    let outcomes: Vec<(&str, bool)> = tick.ran.iter().map(|ran| (ran.table.as_str(), ran.outcome.error().is_none())).collect();
+    assert_eq!(outcomes, [("broken", false), ("whole", true)], "{tick:?}");
+}
+
+fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
 }

@@ -25,7 +25,8 @@ Statements end with ';'. Ctrl-C cancels the running statement, Ctrl-D or \\q lea
   \\quiet        counts and times on or off  \\?            this help
 
   CREATE INCREMENTAL TABLE t FROM source KEY (id) AS SELECT id, upper(name) AS name FROM input;
-  REFRESH t;    EXPLAIN REFRESH t;    SELECT * FROM t VERSION AS OF 1;    SHOW CREATE TABLE t;";
+  REFRESH t;    EXPLAIN REFRESH t;    SELECT * FROM t VERSION AS OF 1;    SHOW CREATE TABLE t;
+  CREATE SYNCED TABLE s FROM source WITH (sync_type = 'full_refresh');    CALL sync.reload('s');    SELECT * FROM sync_tables();";
 
 /// Reads entries until the user leaves. A failing statement does not end the shell.
 pub async fn run<E: Engine>(shell: &mut Shell<E>) -> Result<()> {

@@ -31,7 +31,7 @@ pub async fn run_summaries(table: &TableHandle) -> Result<Vec<RunSummary>> {
 
 /// The rows of runs that a schedule did not start, because another one was at work.
 async fn skipped_summaries(table: &TableHandle) -> Result<Vec<RunSummary>> {
-    let log = table.incarnation().sync_log().await?;
+    let (_, note) = table.incarnation().schedule_note().await?;
     let row = |skipped: &SkippedRun| {
         let mut summary = RunSummary::new("", RunMode::Published, RunState::Skipped);
         summary.sync = table.is_synced().then(|| Box::new(SyncReport::new(SyncTrigger::Schedule)));
@@ -41,7 +41,7 @@ async fn skipped_summaries(table: &TableHandle) -> Result<Vec<RunSummary>> {
         summary.error_message = Some(format!("it was due while run {} was at work", skipped.active_run));
         summary
     };
-    Ok(log.skipped.iter().map(row).collect())
+    Ok(note.skipped.iter().map(row).collect())
 }
 
 /// The rows of a table's runs and of those that were skipped, newest first.

@@ -381,7 +381,7 @@ impl Visitor {
             };
             return Err(invalid(
                 &format!("the table function {} does not take {remedy}", verb.function()),
-                &format!("write literals by position, as in {}, or CALL incremental.{}", verb.signature(), verb.name),
+                &format!("write literals by position, as in {}, or CALL {}.{}", verb.signature(), verb.family.as_str(), verb.name),
             ));
         }
         Ok(())

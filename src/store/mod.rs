@@ -6,7 +6,7 @@
 //!   ├ revisions/  definitions                log
 //!   ├ versions/   slots: one winner each     log ─► manifests/, sources/ ─► data/<run>/<attempt>/
 //!   ├ sync/       a synced table's configuration   log      loads/   its loads that are not published yet   log
-//!   ├ lease/      who is at work             log
+//!   ├ lease/      who is at work             log          schedule/  what its schedule started last          log
 //!   └ runs/       request, seal, attempts    created once
 //! ```
 //!
@@ -36,6 +36,7 @@ mod paths;
 mod probe;
 pub mod retention;
 mod runs;
+mod schedule;
 mod sync_log;
 mod table_store;
 #[cfg(test)]
@@ -52,7 +53,8 @@ pub use loads::LoadEntry;
 pub use manifest::*;
 pub use retention::VacuumReport;
 pub use runs::{AttemptRecord, Capture, DeadRows, DraftOutput, RunRequest, RunStore, Seal, SealOutcome, SealedSync, Written};
-pub use sync_log::{SavedConfig, SkippedRun, SyncEntry, SyncLog};
+pub use schedule::{ScheduleNote, SkippedRun};
+pub use sync_log::{SavedConfig, SyncEntry, SyncLog};
 pub use table_store::{TableEntry, TableState, TableStore};
 
 /// Locks; what is guarded here stays whole when a holder panics.

@@ -35,7 +35,7 @@ pub(super) fn relative_to(root: &Path, path: &Path) -> Option<String> {
 /// The kinds of objects in an incarnation's folder. Retention decides by kind, so a new one must be named here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind<'a> {
-    /// An entry of a log (versions, revisions, lease, sync, loads): never deleted.
+    /// An entry of a log (versions, revisions, lease, sync, loads, schedule): never deleted.
     LogEntry,
     /// A record of a run (request, seal, cancel, draft, attempts): never deleted.
     RunRecord,
@@ -54,7 +54,7 @@ impl<'a> Kind<'a> {
     pub(super) fn of(relative: &'a str) -> Self {
         let segments: Vec<&str> = relative.split('/').collect();
         match segments.as_slice() {
-            ["versions" | "revisions" | "lease" | "sync" | "loads", _] => Self::LogEntry,
+            ["versions" | "revisions" | "lease" | "sync" | "loads" | "schedule", _] => Self::LogEntry,
             ["manifests" | "sources" | "stats", _] => Self::Part,
             ["clock", _] => Self::ClockMark,
             ["runs", _, _] | ["runs", _, "lease", _] => Self::RunRecord,

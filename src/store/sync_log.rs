@@ -1,10 +1,9 @@
-//! The log of a synced table: configurations saved, rebuilds asked for, runs that were due and skipped.
+//! The log of a synced table: configurations saved, rebuilds asked for.
 //!
 //! ```text
 //! sync/1  save configuration 1          ┐
-//! sync/2  save configuration 2          ├ fold ─► SyncLog { configs, rebuilds, skipped }
-//! sync/3  ask for a rebuild             │           └ append entry 5, or REVISION_CONFLICT
-//! sync/4  skip a run that was due       ┘
+//! sync/2  save configuration 2          ├ fold ─► SyncLog { configs, rebuilds }
+//! sync/3  ask for a rebuild             ┘           └ append entry 4, or REVISION_CONFLICT
 //! ```
 //!
 //! How far a table got is not here: it is in the manifest of its newest version, with the rows. Memory: every saved
@@ -16,9 +15,6 @@ use super::incarnation::Incarnation;
 use super::lock;
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::sync::{KnownColumn, SyncConfig};
-
-/// Skipped runs that are remembered.
-const SKIPS: usize = 100;
 
 /// One entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,19 +35,6 @@ pub enum SyncEntry {
         /// Microseconds since 1970.
         at: i64,
     },
-    /// Notes that a run was due while another one was at work.
-    Skip(SkippedRun),
-}
-
-/// A run that was due and did not start.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SkippedRun {
-    /// When it was due, microseconds since 1970.
-    pub due_at: i64,
-    /// When that was noted.
-    pub at: i64,
-    /// The run that was at work.
-    pub active_run: String,
 }
 
 /// A saved configuration.
@@ -76,10 +59,6 @@ pub struct SyncLog {
     pub configs: Vec<SavedConfig>,
     /// How many rebuilds were asked for.
     pub rebuilds: u64,
-    /// The newest skipped runs, oldest first.
-    pub skipped: Vec<SkippedRun>,
-    /// How many were skipped in all.
-    pub skips: u64,
 }
 
 impl SyncLog {
@@ -100,13 +79,6 @@ impl SyncLog {
                 self.configs.push(SavedConfig { number, saved_at: at, config: *config, columns });
             }
             SyncEntry::Rebuild { .. } => self.rebuilds += 1,
-            SyncEntry::Skip(skipped) => {
-                self.skips += 1;
-                if self.skipped.len() >= SKIPS {
-                    self.skipped.remove(0);
-                }
-                self.skipped.push(skipped);
-            }
         }
         self.entries += 1;
         self

@@ -44,6 +44,8 @@ pub struct Standing {
     pub config: SavedConfig,
     /// The whole log.
     pub log: SyncLog,
+    /// How many runs were skipped.
+    pub skips: u64,
     /// The newest version's state.
     pub state: Option<SyncState>,
     /// The newest version's rows and number.
@@ -104,6 +106,8 @@ pub async fn sync_runs(table: &TableHandle) -> Result<Vec<RunSummary>> {
 pub async fn standing(table: &TableHandle) -> Result<Standing> {
     let log = table.incarnation().sync_log().await?;
     let config = log.newest().cloned().ok_or_else(|| crate::error::Error::internal("a synced table without a configuration"))?;
+    let (_, note) = table.incarnation().schedule_note().await?;
+    let skips = note.skips;
     let manifest = table.newest_manifest().await?;
     let state = manifest.as_ref().and_then(|manifest| manifest.sync.clone());
     let active = active_run(table).await?;
@@ -111,7 +115,7 @@ pub async fn standing(table: &TableHandle) -> Result<Standing> {
     let last_run = sync_runs(table).await?.into_iter().find(|run| !is_active(run));
     let status = status(&config, state.as_ref(), active.is_some(), last_run.as_ref());
     let version = manifest.map(|manifest| (manifest.version, manifest.rows));
-    Ok(Standing { config, log, state, version, status, active_run: active, last_run })
+    Ok(Standing { config, log, skips, state, version, status, active_run: active, last_run })
 }
 
 fn status(config: &SavedConfig, state: Option<&SyncState>, is_active: bool, last: Option<&RunSummary>) -> Option<SyncStatus> {

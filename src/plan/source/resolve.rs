@@ -3,17 +3,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_schema::SchemaRef;
+use arrow_schema::{FieldRef, SchemaRef};
 use datafusion::catalog::TableProvider;
 use datafusion::common::{Column, TableReference};
 use datafusion::datasource::provider_as_source;
-use datafusion::error::DataFusionError;
+use datafusion::error::{DataFusionError, Result as DataFusionResult};
 use datafusion::execution::context::SessionState;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use super::batches::bounded;
 use super::describe::not_found;
+use super::listing::listing_tables;
 use super::overlay::{Overlay, TableName, display, find};
 use super::refresh::Refresher;
 use super::session::with_catalogs;
@@ -45,7 +46,7 @@ pub struct ResolvedSource {
 /// `SOURCE_NOT_FOUND`; `SCHEMA_CHANGED` and `CAPTURE_FAILED` when it cannot be read as one table.
 pub async fn resolve(state: &SessionState, table: &str, spec: &SourceSpec) -> Result<ResolvedSource> {
     let overlay = Overlay::over(state.catalog_list());
-    let derived = with_catalogs(state, Arc::new(overlay.clone()))?;
+    let mut derived = with_catalogs(state, Arc::new(overlay.clone()))?;
     let find_failed = |e| open_failed(e, table, &spec.name);
     let provider = match find(overlay.base(), &spec.name).await.map_err(find_failed)? {
         Some(provider) => {
@@ -63,9 +64,19 @@ pub async fn resolve(state: &SessionState, table: &str, spec: &SourceSpec) -> Re
             Reviver { base: state, table, overlay: &overlay, state: &reviving }.revive(spec).await?
         }
     };
+    if has_floats_in_files(&provider).map_err(find_failed)? {
+        derived.config_mut().options_mut().execution.collect_statistics = false;
+    }
     let schema = provider.schema();
     let disagreements = overlay.disagreements();
     Ok(ResolvedSource { state: derived, provider, schema, disagreements, table: table.to_string() })
+}
+
+/// Whether files behind `provider` hold floating-point numbers. Statistics of Parquet files leave NaN out, and DataFusion takes
+/// them for the values themselves: a column of one number and NaN is read as that number everywhere, and `max` is never NaN.
+fn has_floats_in_files(provider: &Arc<dyn TableProvider>) -> DataFusionResult<bool> {
+    let is_float = |field: &FieldRef| field.data_type().is_floating();
+    Ok(listing_tables(provider)?.iter().any(|listing| listing.schema().fields().iter().any(is_float)))
 }
 
 /// Which of the stored statements declare their columns.

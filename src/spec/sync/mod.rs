@@ -1,7 +1,7 @@
 //! What is stored of a synced table: its configuration, its state, and what its runs report.
 //!
 //! ```text
-//! sync/<n>.json      SyncEntry: a configuration saved, a rebuild asked for, a run that was due and skipped
+//! sync/<n>.json      SyncEntry: a configuration saved, a rebuild asked for
 //! manifest.sync      SyncState: generation, cursor mark, what the version was made by        one commit with the rows
 //! run summary.sync   SyncReport: what a run read, and between which marks
 //! ```

@@ -123,10 +123,11 @@ fn too_late(verb: &VerbSpec) -> Error {
     Error::new(
         ErrorCode::StoreFailed,
         format!(
-            "{}: the store did not answer within {} s while the function was planned. Remedy: try again, or use CALL incremental.{}, \
+            "{}: the store did not answer within {} s while the function was planned. Remedy: try again, or use CALL {}.{}, \
              which can be cancelled",
             verb.function(),
             PATIENCE.as_secs(),
+            verb.family.as_str(),
             verb.name
         ),
     )

@@ -164,7 +164,7 @@ pub(super) fn schema_row(rows: &mut Rows, table: &TableHandle, standing: &Standi
     rows.list(state.map(|state| state.missing_columns.clone()));
     rows.time(state.and_then(|state| state.reconciled_at));
     rows.text(standing.active_run.as_ref().map(|run| run.as_str().into()));
-    rows.number(Some(standing.log.skips));
+    rows.number(Some(standing.skips));
     rows.time(next_run);
     rows.next();
 }

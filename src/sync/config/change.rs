@@ -82,7 +82,13 @@ impl ChangePlan {
             reason: "it takes back what no run has seen: the stored rows fit".into(),
             ..field.clone()
         };
-        let changed = change.fields.iter().map(|field| self.of(field.field).cloned().unwrap_or_else(|| back(field)));
+        let anyway = |field: FieldEffect| match (field.effect, pending.effect) {
+            (Effect::Reseed, Effect::Rebuild) => {
+                FieldEffect { effect: Effect::Keep, reason: "the next run makes a new generation anyway".into(), ..field }
+            }
+            _ => field,
+        };
+        let changed = change.fields.iter().map(|field| self.of(field.field).cloned().map_or_else(|| back(field), anyway));
         let matters = self
             .fields
             .iter()

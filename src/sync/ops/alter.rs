@@ -104,7 +104,7 @@ pub async fn alter(context: &SyncContext, table: &Arc<TableHandle>, request: &Al
     Ok(altered)
 }
 
-/// Appends `entry` after `log`; again where something came between after which it `still_holds`: a run that was skipped is no
+/// Appends `entry` after `log`; again where something came between after which it `still_holds`: asking for a rebuild is no
 /// change of the configuration.
 pub(super) async fn append(table: &TableHandle, log: SyncLog, entry: SyncEntry, still_holds: impl Fn(&SyncLog) -> bool) -> Result<SyncLog> {
     let mut log = log;

@@ -1,21 +1,20 @@
 //! What the schedule of one table says at a moment.
 //!
 //! ```text
-//! configuration ─► timetable ┐
-//! runs of the table ─────────┼─► jobs that are due, and when to look again
-//! runs that were skipped ────┘
+//! configuration ─► timetable ─────────────────┐
+//! what the schedule started last (a note) ────┼─► jobs that are due, and when to look again
+//! when the newest version's source was read ──┘
 //! ```
 //!
-//! Starts nothing and writes nothing.
+//! Starts nothing and writes nothing. Reads no run's record, however many there are.
 
 use std::sync::Arc;
 
 use super::Timetable;
 use crate::error::Result;
-use crate::run::{dependencies, run_summaries};
-use crate::spec::sync::{Frequency, RefreshSchedule, SyncConfig, SyncKind, TimeOfDay};
-use crate::spec::{RunMode, RunSummary};
-use crate::store::{SavedConfig, SyncLog};
+use crate::run::dependencies;
+use crate::spec::sync::{Frequency, RefreshSchedule, SyncConfig, SyncPhase, TimeOfDay};
+use crate::store::{Manifest, SavedConfig, ScheduleNote, SyncLog, VersionKind};
 use crate::sync::SyncContext;
 use crate::table::TableHandle;
 
@@ -46,6 +45,20 @@ pub(super) struct Judged {
     pub due: Vec<Due>,
     /// The first firing that is still to come.
     pub next: Option<i64>,
+}
+
+impl Due {
+    /// `note` with this firing answered.
+    pub(super) fn answer(self, mut note: ScheduleNote) -> ScheduleNote {
+        let place = match self.job {
+            Job::Sync => &mut note.sync,
+            Job::Reconcile => &mut note.reconcile,
+            Job::Refresh => &mut note.refresh,
+            Job::Follow => &mut note.follow,
+        };
+        *place = Some(self.at);
+        note
+    }
 }
 
 impl Judged {
@@ -89,12 +102,14 @@ fn since(log: &SyncLog, newest: &SavedConfig) -> i64 {
 }
 
 /// The newest of `moments` that is not to come: a clock that once was ahead stops no schedule.
-fn newest(moments: impl Iterator<Item = i64>, now: i64) -> Option<i64> {
-    moments.filter(|at| *at <= now).max()
+fn newest<const N: usize>(moments: [Option<i64>; N], now: i64) -> Option<i64> {
+    moments.into_iter().flatten().filter(|at| *at <= now).max()
 }
 
-fn requested<'a>(runs: impl Iterator<Item = &'a RunSummary>, now: i64) -> Option<i64> {
-    newest(runs.filter_map(|run| run.requested_at.or(run.started_at)), now)
+/// When the run was asked for that made the newest version, unless it took the rows from older ones.
+fn requested(manifest: Option<&Manifest>) -> Option<i64> {
+    let made = manifest.filter(|manifest| matches!(manifest.kind, VersionKind::Run | VersionKind::Rebuild))?;
+    made.summary.requested_at
 }
 
 async fn synced(context: &SyncContext, table: &TableHandle) -> Result<Judged> {
@@ -105,21 +120,24 @@ async fn synced(context: &SyncContext, table: &TableHandle) -> Result<Judged> {
     if !config.should_sync() || config.sync_type.is_none_or(|sync_type| !sync_type.is_available()) {
         return Ok(judged);
     }
-    let runs = run_summaries(table).await?;
+    let (_, note) = table.incarnation().schedule_note().await?;
+    let manifest = table.newest_manifest().await?;
+    let state = manifest.as_ref().and_then(|manifest| manifest.sync.as_ref());
     let now = context.host.env.clock.now_micros();
-    let set = newest(std::iter::once(since(&log, saved)), now).unwrap_or(0);
-    let skipped = newest(log.skipped.iter().map(|skipped| skipped.due_at), now);
-    let is_reconcile = |run: &&RunSummary| run.sync.as_ref().is_some_and(|report| report.kind == Some(SyncKind::Reconcile));
+    let set = newest([Some(since(&log, saved))], now).unwrap_or(0);
     let id = table.incarnation().id();
     if config.sync_frequency != Frequency::NEVER {
-        let answered = requested(runs.iter().filter(|run| !is_reconcile(run)), now).max(skipped).max(Some(set)).unwrap_or(set);
+        // Who deleted the data does not want it back before the next firing.
+        let emptied = manifest.as_ref().filter(|_| state.is_some_and(|state| state.phase == SyncPhase::Empty));
+        let emptied = emptied.map(|manifest| manifest.committed_at);
+        let answers = [note.sync, state.and_then(|state| state.synced_at), requested(manifest.as_deref()), emptied, Some(set)];
         let timetable = Timetable::new(config.sync_frequency, config.sync_time_of_day, (id, set));
-        judged.add(Job::Sync, &timetable, (answered, now));
+        judged.add(Job::Sync, &timetable, (newest(answers, now).unwrap_or(set), now));
     }
     if config.reconcile_frequency != Frequency::NEVER && !config.merge_key().is_empty() {
-        let answered = requested(runs.iter().filter(is_reconcile), now).max(Some(set)).unwrap_or(set);
+        let answers = [note.reconcile, state.and_then(|state| state.reconciled_at), Some(set)];
         let timetable = Timetable::new(config.reconcile_frequency, None, (id, set));
-        judged.add(Job::Reconcile, &timetable, (answered, now));
+        judged.add(Job::Reconcile, &timetable, (newest(answers, now).unwrap_or(set), now));
     }
     Ok(judged)
 }
@@ -131,22 +149,29 @@ async fn incremental(context: &SyncContext, table: &TableHandle, all: &[Arc<Tabl
     if schedule == RefreshSchedule::Every(Frequency::NEVER) {
         return Ok(judged);
     }
-    let runs = run_summaries(table).await?;
+    let (_, note) = table.incarnation().schedule_note().await?;
+    let looked = last_look(table).await?;
     let now = context.host.env.clock.now_micros();
-    let last = requested(runs.iter().filter(|run| run.mode == RunMode::Published), now);
     match schedule {
         RefreshSchedule::Every(frequency) => {
-            let set = newest(definitions.revisions.first().map(|revision| revision.saved_at).into_iter(), now).unwrap_or(0);
-            let skipped = newest(table.incarnation().sync_log().await?.skipped.iter().map(|skipped| skipped.due_at), now);
+            let set = newest([definitions.revisions.first().map(|revision| revision.saved_at)], now).unwrap_or(0);
             let timetable = Timetable::new(frequency, None, (table.incarnation().id(), set));
-            judged.add(Job::Refresh, &timetable, (last.max(skipped).max(Some(set)).unwrap_or(set), now));
+            judged.add(Job::Refresh, &timetable, (newest([note.refresh, looked, Some(set)], now).unwrap_or(set), now));
         }
         RefreshSchedule::AfterSource => {
-            let changed = source_changed(context, table, all).await?.filter(|at| last.is_none_or(|last| *at > last));
+            let changed = source_changed(context, table, all).await?.filter(|at| Some(*at) > newest([note.follow, looked], now));
             judged.due.extend(changed.map(|at| Due { job: Job::Follow, at }));
         }
     }
     Ok(judged)
+}
+
+/// When an incremental table's newest rows were looked for in its source. Somebody who rolled back wants the older ones.
+async fn last_look(table: &TableHandle) -> Result<Option<i64>> {
+    let Some(manifest) = table.newest_manifest().await? else { return Ok(None) };
+    let listed = table.incarnation().source_state(&manifest).await?.listed_at;
+    let rolled_back = (manifest.kind == VersionKind::Rollback).then_some(manifest.committed_at);
+    Ok(rolled_back.max(Some(listed).filter(|at| *at > 0)).or(requested(Some(&manifest))))
 }
 
 /// When a table that `table` reads was last published.

@@ -23,7 +23,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::run::{RefreshRequest, RunResult, everything_behind, refresh};
 use crate::spec::RunId;
 use crate::spec::sync::SyncTrigger;
-use crate::store::{SkippedRun, SyncEntry};
+use crate::store::SkippedRun;
 use crate::sync::SyncContext;
 use crate::sync::ops::{self, SyncRequest};
 use crate::sync::status::active_run;
@@ -87,8 +87,6 @@ pub struct Scheduler {
     runs: JoinSet<Ran>,
     /// The tables that are at work, by the tasks that run them.
     at_work: HashMap<Id, Arc<TableHandle>>,
-    /// The last firing that was answered by starting a run, also one that left no trace.
-    tried: BTreeMap<(String, Job), i64>,
     /// What was said about tables that cannot be looked at.
     said: BTreeMap<String, String>,
 }
@@ -108,8 +106,12 @@ impl Scheduler {
         let busy: BTreeSet<String> = at_work.map(|table| table.incarnation().id().to_string()).collect();
         for (table, due) in open {
             match self.may_start(context, table, tables, &busy).await {
-                Ok(true) => self.start(context, table, due),
                 Ok(false) => {}
+                Ok(true) => {
+                    if let Err(error) = self.start(context, table, due).await {
+                        self.report(table, error, &mut tick);
+                    }
+                }
                 Err(error) => self.report(table, error, &mut tick),
             }
         }
@@ -152,8 +154,7 @@ impl Scheduler {
         let judged = judge(context, table, all).await?;
         self.said.remove(id);
         tick.next = earlier(tick.next, judged.next);
-        let is_new = |due: &Due| self.tried.get(&(id.to_string(), due.job)).is_none_or(|tried| *tried != due.at);
-        let mut open: Vec<Due> = judged.due.into_iter().filter(is_new).collect();
+        let mut open = judged.due;
         if open.is_empty() {
             return Ok(open);
         }
@@ -164,8 +165,7 @@ impl Scheduler {
         let Some(active) = active_run(table).await? else { return Ok(vec![]) };
         for due in std::mem::take(&mut open) {
             // Comparing keys, and following a source, wait for their turn: nothing is due again while they do.
-            if matches!(due.job, Job::Sync | Job::Refresh) {
-                skip(context, table, due.at, &active).await?;
+            if matches!(due.job, Job::Sync | Job::Refresh) && skip(context, table, due, &active).await? {
                 tick.ran.push(Ran { table: table.name().to_string(), due_at: due.at, outcome: Outcome::Skipped(active.clone()) });
             }
         }
@@ -189,9 +189,12 @@ impl Scheduler {
         Ok(behind.contains(id) || behind.is_disjoint(busy))
     }
 
-    fn start(&mut self, context: &SyncContext, table: &Arc<TableHandle>, due: Due) {
-        let id = table.incarnation().id().to_string();
-        self.tried.insert((id, due.job), due.at);
+    /// Notes the firing, and starts the run if nobody else did.
+    async fn start(&mut self, context: &SyncContext, table: &Arc<TableHandle>, due: Due) -> Result<()> {
+        let (number, note) = table.incarnation().schedule_note().await?;
+        if !table.incarnation().write_schedule_note(number, &due.answer(note)).await? {
+            return Ok(());
+        }
         let (context, running) = (context.clone(), Arc::clone(table));
         let task = self.runs.spawn(async move {
             let outcome = match run(&context, &running, due.job).await {
@@ -201,6 +204,7 @@ impl Scheduler {
             Ran { table: running.name().to_string(), due_at: due.at, outcome }
         });
         self.at_work.insert(task.id(), Arc::clone(table));
+        Ok(())
     }
 
     /// Reports what keeps a table from being looked at, once.
@@ -225,18 +229,14 @@ async fn run(context: &SyncContext, table: &Arc<TableHandle>, job: Job) -> Resul
 async fn overtaken(context: &SyncContext, table: &TableHandle, due: Due, result: RunResult) -> Outcome {
     let is_refused = result.error.as_ref().is_some_and(|error| error.code() == ErrorCode::RunActive);
     match active_run(table).await {
-        Ok(Some(active)) if is_refused && skip(context, table, due.at, &active).await.is_ok() => Outcome::Skipped(active),
+        Ok(Some(active)) if is_refused && skip(context, table, due, &active).await.is_ok() => Outcome::Skipped(active),
         _ => Outcome::Ended(Box::new(result)),
     }
 }
 
-/// Notes that a run was due while another one was at work.
-async fn skip(context: &SyncContext, table: &TableHandle, due_at: i64, active: &RunId) -> Result<()> {
-    let skipped = SkippedRun { due_at, at: context.host.env.clock.now_micros(), active_run: active.to_string() };
-    let log = table.incarnation().sync_log().await?;
-    match table.incarnation().append_sync(&log, SyncEntry::Skip(skipped)).await {
-        // Somebody changed the configuration at this moment: the next look finds the run due again.
-        Err(error) if error.code() == ErrorCode::RevisionConflict => Ok(()),
-        other => other.map(drop),
-    }
+/// Notes that a run was due while another one was at work. False: somebody else noted something in this moment.
+async fn skip(context: &SyncContext, table: &TableHandle, due: Due, active: &RunId) -> Result<bool> {
+    let skipped = SkippedRun { due_at: due.at, at: context.host.env.clock.now_micros(), active_run: active.to_string() };
+    let (number, note) = table.incarnation().schedule_note().await?;
+    table.incarnation().write_schedule_note(number, &due.answer(note).with_skipped(skipped)).await
 }
