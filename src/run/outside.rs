@@ -17,11 +17,10 @@ use datafusion::physical_plan::{ExecutionPlan, collect};
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::exec::keyed_diff::DiffReport;
-use crate::exec::merge::{MergeExec, decode_file_list};
+use crate::exec::merge::decode_file_list;
 use crate::exec::publish::PublishSink;
 use crate::spec::sync::{SyncReport, SyncTrigger};
 use crate::spec::{Revision, RunReason, RunSummary};
-use crate::store::files::{PairSpec, WriterConfig};
 use crate::store::{Capture, DataFile, Seal, SealedSync, SourceState};
 use crate::table::TableHandle;
 
@@ -29,7 +28,7 @@ use super::Phase;
 use super::attempt::Attempt;
 use super::capture::{reason, write_dead_rows};
 use super::engine::{is_transient_capture, published};
-use super::plans::publish_plan;
+use super::plans::{publish_plan, written};
 use super::publish::{Pinned, Publication, Work, publish_output};
 
 /// Where the rows of a run come from, and what it is for.
@@ -150,16 +149,7 @@ pub(super) async fn pin(attempt: &Attempt, capture: &dyn OutsideCapture, files: 
 
 /// Writes rows as files of the run that no version names yet.
 pub(crate) async fn write_files(attempt: &Attempt, rows: Arc<dyn ExecutionPlan>) -> Result<Vec<DataFile>> {
-    let definition = attempt.definition();
-    let pairs = PairSpec {
-        incarnation: attempt.incarnation.clone(),
-        dir: attempt.data_dir(),
-        output_schema: Arc::clone(&definition.output_schema),
-        key: definition.key.clone(),
-        version: attempt.next_version(),
-        config: WriterConfig::from_options(&attempt.options)?,
-    };
-    let plan: Arc<dyn ExecutionPlan> = Arc::new(MergeExec::new(rows, Arc::new(pairs)));
+    let plan = written(attempt, rows)?;
     let batches = collect(plan, attempt.task_context()).await;
     let context =
         format!("table {:?}: reading the source failed; nothing was published. Remedy: mend the cause and run again", attempt.name());

@@ -93,6 +93,11 @@ pub(super) async fn handled(attempt: &Attempt, handler: &BoundHandler, input: Ar
 }
 
 pub(super) fn publish_plan(attempt: &Attempt, rows: Arc<dyn ExecutionPlan>, sink: Arc<dyn PublishSink>) -> Result<Arc<dyn ExecutionPlan>> {
+    Ok(Arc::new(PublishExec::new(written(attempt, rows)?, sink)))
+}
+
+/// Writes rows as files of the attempt; emits the list of them.
+pub(super) fn written(attempt: &Attempt, rows: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let definition = attempt.definition();
     let pairs = PairSpec {
         incarnation: attempt.incarnation.clone(),
@@ -102,7 +107,7 @@ pub(super) fn publish_plan(attempt: &Attempt, rows: Arc<dyn ExecutionPlan>, sink
         version: attempt.next_version(),
         config: WriterConfig::from_options(&attempt.options)?,
     };
-    Ok(Arc::new(PublishExec::new(Arc::new(MergeExec::new(rows, Arc::new(pairs))), sink)))
+    Ok(Arc::new(MergeExec::new(rows, Arc::new(pairs))))
 }
 
 /// Rows of a table that is recomputed whole are never diffed by value: their index holds no fingerprints.

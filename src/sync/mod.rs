@@ -7,7 +7,7 @@
 //! config/    fields, validation, what a change costs     pure
 //! run/       one synchronisation: decide, read, write
 //! ops/       create, alter, reload, resync, cancel, …    what SQL and Rust callers use
-//! schedule/  when runs are due                             pure
+//! schedule/  when runs are due, and running them
 //! table/     the connector of the session's own tables
 //! postgres/  the connector of PostgreSQL databases       feature `postgres`
 //! ```

@@ -148,9 +148,27 @@ fn holds(wide: &DataType, narrow: &DataType) -> bool {
         (Decimal128(p, s) | Decimal256(p, s), Decimal128(q, t) | Decimal256(q, t)) => {
             s >= t && i16::from(*p) - i16::from(*s) >= i16::from(*q) - i16::from(*t)
         }
+        (Decimal128(p, s) | Decimal256(p, s), narrow) => {
+            digits(narrow).is_some_and(|digits| *s >= 0 && i16::from(*p) - i16::from(*s) >= digits)
+        }
+        // Whole numbers of up to 53 and 24 bits are floats exactly.
+        (Float64, narrow) => narrow.is_integer() && bits(narrow) <= Some(32),
+        (Float32, narrow) => narrow.is_integer() && bits(narrow) <= Some(16),
         (Timestamp(TimeUnit::Microsecond, a), Timestamp(TimeUnit::Millisecond | TimeUnit::Second, b))
         | (Timestamp(TimeUnit::Millisecond, a), Timestamp(TimeUnit::Second, b)) => a == b,
         _ => false,
+    }
+}
+
+/// The most decimal digits that a value of an integer type has.
+fn digits(data_type: &DataType) -> Option<i16> {
+    match data_type {
+        DataType::Int8 | DataType::UInt8 => Some(3),
+        DataType::Int16 | DataType::UInt16 => Some(5),
+        DataType::Int32 | DataType::UInt32 => Some(10),
+        DataType::Int64 => Some(19),
+        DataType::UInt64 => Some(20),
+        _ => None,
     }
 }
 
@@ -201,6 +219,10 @@ mod tests {
             (Int64, Int16, Change::Narrower),
             (UInt32, Int64, Change::Wider),
             (Int64, Float64, Change::Other),
+            (Int32, Float64, Change::Wider),
+            (Int64, Decimal128(19, 0), Change::Wider),
+            (Int64, Decimal128(20, 2), Change::Other),
+            (Decimal128(38, 9), UInt32, Change::Narrower),
             (Int64, Utf8, Change::Other),
             (Decimal128(10, 2), Decimal128(12, 3), Change::Wider),
             (Decimal128(10, 2), Decimal128(10, 3), Change::Other),
