@@ -14,7 +14,8 @@ use datafusion_incremental::Error;
 use datafusion_incremental::env::{Clock, SeededIds};
 
 use super::clock::{EPOCH, TestClock, pass};
-use super::store::{Backing, Fault, FaultStore, Op};
+use super::backing::Backing;
+use super::store::{Fault, FaultStore, Op};
 use super::world::{Process, ROOT, Rows, World, alone, in_parallel, rows};
 
 const MODES: [(&str, &str); 4] = [
