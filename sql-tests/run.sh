@@ -102,7 +102,7 @@ group lint cargo clippy --locked --features "$features" --all-targets -- -D warn
 group unit cargo_test --lib --bins
 group sql cargo_test --test sql
 group model cargo_test --test model -- --nocapture
-group crash cargo_test --test faults crash:: -- --nocapture
+group crash cargo_test --test faults -- --nocapture crash:: sync::
 group races cargo_test --test faults races:: -- --nocapture
 group simulation cargo_test --test faults simulation:: -- --nocapture
 group corruption cargo_test --test faults -- --nocapture corruption:: short::
