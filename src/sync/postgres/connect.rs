@@ -176,7 +176,8 @@ impl Round<'_> {
     }
 }
 
-/// The same for one host at one address. The library has no way to leave hosts out, only to add them.
+/// The same for one host at one address. The library has no way to leave hosts out, only to add them. The limit of connecting is
+/// ours: the library's counts for a part of it only.
 fn single(all: &Config, (host, address, port): (Option<&Host>, Option<IpAddr>, u16)) -> Config {
     let mut one = Config::new();
     one.port(port).ssl_mode(all.get_ssl_mode()).ssl_negotiation(all.get_ssl_negotiation());
@@ -198,7 +199,6 @@ fn single(all: &Config, (host, address, port): (Option<&Host>, Option<IpAddr>, u
     all.get_dbname().map(|name| one.dbname(name));
     all.get_options().map(|options| one.options(options));
     all.get_application_name().map(|name| one.application_name(name));
-    all.get_connect_timeout().map(|limit| one.connect_timeout(*limit));
     all.get_tcp_user_timeout().map(|limit| one.tcp_user_timeout(*limit));
     one.keepalives(all.get_keepalives()).keepalives_idle(all.get_keepalives_idle());
     all.get_keepalives_interval().map(|interval| one.keepalives_interval(interval));
