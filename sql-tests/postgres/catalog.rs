@@ -1,5 +1,9 @@
 //! Discovery: kinds of relations, columns, keys, what leads an index, and what a role may not see.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
 use datafusion_incremental::ErrorCode;
 use datafusion_incremental::sync::connector::{RelationKind, SourceTable};
 
@@ -17,6 +21,13 @@ pub const TESTS: &[Test] = &[
     ("a_role_with_select_only_sees_keys", a_role_with_select_only_sees_keys),
     ("names_are_found_as_they_are_written", names_are_found_as_they_are_written),
     ("the_default_schema_is_an_option", the_default_schema_is_an_option),
+    ("not_null_that_is_not_enforced_is_not_believed", not_null_that_is_not_enforced_is_not_believed),
+    ("a_key_that_children_need_not_keep_is_no_key", a_key_that_children_need_not_keep_is_no_key),
+    ("tables_that_are_dropped_meanwhile_are_left_out", tables_that_are_dropped_meanwhile_are_left_out),
+    ("a_locked_partition_holds_up_no_listing", a_locked_partition_holds_up_no_listing),
+    ("an_index_counts_where_it_has_the_order_of_reads", an_index_counts_where_it_has_the_order_of_reads),
+    ("one_table_is_measured_and_all_are_not", one_table_is_measured_and_all_are_not),
+    ("a_table_without_columns_is_refused", a_table_without_columns_is_refused),
 ];
 
 fn found(world: &World) -> Vec<SourceTable> {
@@ -175,4 +186,127 @@ fn the_default_schema_is_an_option(world: &World) {
     let snapshot = world.try_snapshot(&connector, "t").unwrap();
     assert_eq!(snapshot.table().name, ["sales", "t"]);
     assert_eq!(world.rows(&snapshot, everything(&snapshot, &[])), ["1"]);
+}
+
+fn nullable(world: &World, table: &str) -> Vec<bool> {
+    world.discover(table).columns.iter().map(|column| column.is_nullable).collect()
+}
+
+fn not_null_that_is_not_enforced_is_not_believed(world: &World) {
+    world.sql(
+        "CREATE EXTENSION file_fdw; CREATE SERVER files FOREIGN DATA WRAPPER file_fdw;
+         CREATE FOREIGN TABLE far (at int NOT NULL) SERVER files OPTIONS (filename '/dev/null');
+         CREATE TABLE parent (at int); CREATE TABLE child () INHERITS (parent); ALTER TABLE ONLY parent ALTER at SET NOT NULL;
+         CREATE TABLE parts (at int NOT NULL) PARTITION BY RANGE (at); CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (9);
+         CREATE TABLE mixed (at int NOT NULL, n int) PARTITION BY RANGE (n); CREATE TABLE mixed_1 PARTITION OF mixed
+           FOR VALUES FROM (0) TO (9) PARTITION BY RANGE (n);
+         CREATE FOREIGN TABLE mixed_1_far PARTITION OF mixed_1 DEFAULT SERVER files OPTIONS (filename '/dev/null');
+         INSERT INTO child VALUES (NULL)",
+    );
+    assert_eq!(nullable(world, "far"), [true]);
+    assert_eq!(nullable(world, "parent"), [true]);
+    assert_eq!(nullable(world, "mixed"), [true, true]);
+    assert_eq!(nullable(world, "parts"), [false]);
+    assert_eq!(nullable(world, "parts_1"), [false]);
+}
+
+fn a_key_that_children_need_not_keep_is_no_key(world: &World) {
+    world.sql(
+        "CREATE TABLE parent (id int PRIMARY KEY, n int NOT NULL UNIQUE); CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent);
+         INSERT INTO parent VALUES (1, 1); INSERT INTO child VALUES (1, 1)",
+    );
+    let parent = world.discover("parent");
+    assert!(parent.primary_key.is_empty() && parent.unique_keys.is_empty(), "{parent:?}");
+    assert!(parent.columns.iter().all(|column| !column.leads_index && column.is_nullable), "{parent:?}");
+    assert_eq!(world.table("parent", &[]), ["1|1", "1|1"]);
+    let child = world.discover("child");
+    assert_eq!(child.primary_key, ["id"]);
+    assert!(!child.columns[0].is_nullable && child.columns[0].leads_index);
+}
+
+fn tables_that_are_dropped_meanwhile_are_left_out(world: &World) {
+    world.sql("CREATE TABLE stays (id int)");
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..3)
+        .map(|writer| {
+            let (client, stop) = (world.client(), Arc::clone(&stop));
+            world.runtime.spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    let tables = (0..20).map(|n| format!("goes_{writer}_{n}")).collect::<Vec<_>>();
+                    let made: String = tables.iter().map(|table| format!("CREATE TABLE {table} (id int PRIMARY KEY, v text);")).collect();
+                    client.batch_execute(&made).await.unwrap();
+                    client.batch_execute(&format!("DROP TABLE {}", tables.join(", "))).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    let results: Vec<_> = (0..40).map(|_| world.runtime.block_on(world.connector().discover(None))).collect();
+    stop.store(true, Ordering::SeqCst);
+    for writer in writers {
+        world.runtime.block_on(writer).unwrap();
+    }
+    for result in results {
+        let tables = result.unwrap();
+        assert!(tables.iter().any(|table| table.display_name() == "public.stays"));
+        assert!(tables.iter().all(|table| !table.columns.is_empty()), "{tables:?}");
+    }
+}
+
+fn a_locked_partition_holds_up_no_listing(world: &World) {
+    world.sql(
+        "CREATE TABLE parts (id int) PARTITION BY RANGE (id); CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (9);
+         CREATE TABLE other (id int); INSERT INTO other VALUES (1)",
+    );
+    let writer = world.client();
+    world.runtime.block_on(writer.batch_execute("BEGIN; LOCK TABLE parts_1 IN ACCESS EXCLUSIVE MODE")).unwrap();
+    let start = Instant::now();
+    assert_eq!(found(world).len(), 2);
+    assert_eq!(world.discover("parts").columns.len(), 1);
+    assert_eq!(world.table("other", &[]), ["1"]);
+    assert_eq!(world.try_snapshot(&world.connector(), "absent").unwrap_err().code(), ErrorCode::SourceNotFound);
+    assert!(start.elapsed() < Duration::from_secs(20), "nothing waited for a lock");
+    world.runtime.block_on(writer.batch_execute("COMMIT")).unwrap();
+}
+
+fn an_index_counts_where_it_has_the_order_of_reads(world: &World) {
+    let table = "CREATE EXTENSION citext; CREATE TABLE t (bytes text COLLATE \"C\", own text, posix text COLLATE \"POSIX\", folded citext,
+         pattern text COLLATE \"C\", twice varchar, n int);
+         CREATE INDEX ON t (bytes); CREATE INDEX ON t (own); CREATE INDEX ON t (posix); CREATE INDEX ON t (folded);
+         CREATE INDEX ON t (pattern text_pattern_ops); CREATE INDEX ON t (twice); CREATE INDEX ON t (twice COLLATE \"C\"); CREATE INDEX ON t (n)";
+    let leaders = |world: &World| {
+        let leads = |c: &datafusion_incremental::sync::connector::SourceColumn| c.leads_index.then(|| c.name.clone());
+        world.discover("t").columns.iter().filter_map(leads).collect::<Vec<_>>()
+    };
+    world.sql(table);
+    assert_eq!(leaders(world), ["bytes", "posix", "twice", "n"], "the database's own collation is another than the bytes'");
+    let database = format!("{}_c", world.database);
+    world.sql(&format!("CREATE DATABASE {database} LOCALE 'C' TEMPLATE template0"));
+    let world = World::on(world.server, database);
+    world.sql(table);
+    assert_eq!(leaders(&world), ["bytes", "own", "posix", "twice", "n"]);
+    world.sql("INSERT INTO t (own) VALUES ('b'), ('B'), ('a'), ('é')");
+    let snapshot = world.snapshot("t");
+    let request = datafusion_incremental::sync::connector::ReadRequest {
+        columns: vec!["own".into()],
+        after: Some(vec![datafusion::common::ScalarValue::from("B")]),
+        ..everything(&snapshot, &["own"])
+    };
+    assert_eq!(world.rows(&snapshot, request), ["a", "b", "é"]);
+}
+
+fn one_table_is_measured_and_all_are_not(world: &World) {
+    world.sql(
+        "CREATE TABLE t (id int PRIMARY KEY, n numeric); INSERT INTO t VALUES (1, 1.25); CREATE VIEW failing AS SELECT n / 0 AS n FROM t",
+    );
+    assert_eq!(world.discover("t").column("n").unwrap().data_type.to_string(), "Decimal128(38, 2)");
+    assert_eq!(found(world)[1].column("n").unwrap().data_type.to_string(), "Utf8");
+    // What cannot be measured is described all the same.
+    assert_eq!(world.discover("failing").column("n").unwrap().data_type.to_string(), "Utf8");
+}
+
+fn a_table_without_columns_is_refused(world: &World) {
+    world.sql("CREATE TABLE t ()");
+    let error = world.try_snapshot(&world.connector(), "t").unwrap_err();
+    assert_eq!(error.code(), ErrorCode::TypeUnsupported);
+    assert!(error.message().contains("public.t") && error.message().contains("no columns"), "{error}");
 }

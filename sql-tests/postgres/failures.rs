@@ -17,6 +17,9 @@ pub const TESTS: &[Test] = &[
     ("what_the_server_refuses", what_the_server_refuses),
     ("a_server_that_does_not_answer", a_server_that_does_not_answer),
     ("a_server_that_is_starting_is_waited_for", a_server_that_is_starting_is_waited_for),
+    ("the_next_host_gets_its_turn", the_next_host_gets_its_turn),
+    ("statements_have_no_names", statements_have_no_names),
+    ("rows_that_a_policy_hides_are_not_left_out_in_silence", rows_that_a_policy_hides_are_not_left_out_in_silence),
     ("missing_tables_and_columns", missing_tables_and_columns),
     ("permission_is_named", permission_is_named),
     ("a_statement_that_takes_too_long", a_statement_that_takes_too_long),
@@ -97,6 +100,64 @@ fn a_server_that_is_starting_is_waited_for(world: &World) {
         connector.check().await.unwrap();
         late.abort();
     });
+}
+
+fn the_next_host_gets_its_turn(world: &World) {
+    let (silent, second) = (Proxy::start(&world.runtime, world.server.port), Proxy::start(&world.runtime, world.server.port));
+    silent.go_silent();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{free},127.0.0.1:{}", silent.port, second.port);
+    let url = format!("postgres://postgres:{PASSWORD}@{hosts}/{}", world.database);
+    let limit = [("connect_timeout", "700 ms")];
+    world.sql("CREATE TABLE t (id int); INSERT INTO t VALUES (1)");
+    let snapshot = world.try_snapshot(&world.connector_with(&url, &limit), "t").unwrap();
+    assert_eq!(world.rows(&snapshot, everything(&snapshot, &[])), ["1"]);
+    assert_eq!((silent.accepted(), second.accepted()), (1, 1));
+    // A name with several addresses: nothing listens at one of them.
+    let url = format!("postgres://postgres:{PASSWORD}@localhost:{}/{}", second.port, world.database);
+    world.runtime.block_on(world.connector_with(&url, &limit).check()).unwrap();
+    // Nobody answers: each had its time, and the last one is named.
+    let error = refusal(world, &format!("postgres://u:wr0ng@127.0.0.1:{free},127.0.0.1:{}/d", silent.port), &limit);
+    assert!(error.message().contains("no answer within 0.7 s (the last of 2 addresses)"), "{error}");
+    // Another host would not know another password.
+    let accepted = second.accepted();
+    let url = format!("postgres://postgres:wr0ng@127.0.0.1:{},127.0.0.1:{}/postgres", world.server.port, second.port);
+    assert!(refusal(world, &url, &limit).message().contains("password authentication failed"));
+    assert_eq!(second.accepted(), accepted);
+}
+
+fn statements_have_no_names(_: &World) {
+    let server = Server::start(&["log_statement = 'all'"]);
+    let world = World::new(&server);
+    world.sql("CREATE TABLE t (id int PRIMARY KEY, n numeric); INSERT INTO t VALUES (1, 1.5)");
+    let connector = world.connector();
+    world.runtime.block_on(connector.discover(None)).unwrap();
+    let snapshot = world.try_snapshot(&connector, "t").unwrap();
+    assert_eq!(world.runtime.block_on(snapshot.count_nulls("n", &[])).unwrap(), 0);
+    assert_eq!(world.rows(&snapshot, everything(&snapshot, &[])), ["1|1.5"]);
+    let log = server.log();
+    assert!(log.contains("execute <unnamed>: "), "{log}");
+    // COPY has no other way here; a pool by transaction keeps it on one connection.
+    let named = log.lines().filter(|line| line.contains("execute s") && !line.contains("COPY"));
+    assert_eq!(named.collect::<Vec<_>>(), Vec::<&str>::new());
+}
+
+fn rows_that_a_policy_hides_are_not_left_out_in_silence(world: &World) {
+    let role = world.role("reader");
+    world.sql(&format!(
+        "CREATE TABLE t (id int PRIMARY KEY, owner text); INSERT INTO t VALUES (1, 'a'), (2, 'b'); GRANT SELECT ON t TO {role};
+         ALTER TABLE t ENABLE ROW LEVEL SECURITY; CREATE POLICY own ON t USING (owner = 'a')"
+    ));
+    let snapshot = world.try_snapshot(&world.connector_with(&world.url_of(&role), &[]), "t").unwrap();
+    let error = world.batches(&snapshot, everything(&snapshot, &[])).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::CaptureFailed);
+    for part in ["table \"public.t\"", "row-level security", "row_security = 'allow'"] {
+        assert!(error.message().contains(part), "{part}: {error}");
+    }
+    let snapshot = world.try_snapshot(&world.connector_with(&world.url_of(&role), &[("row_security", "allow")]), "t").unwrap();
+    assert_eq!(world.rows(&snapshot, everything(&snapshot, &[])), ["1|a"]);
+    // Whom no policy binds notices nothing.
+    assert_eq!(world.table("t", &[]).len(), 2);
 }
 
 fn missing_tables_and_columns(world: &World) {

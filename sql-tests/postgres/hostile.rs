@@ -11,6 +11,7 @@ use crate::world::{World, everything, settings, values};
 pub const TESTS: &[Test] = &[
     ("names_stay_names", names_stay_names),
     ("values_stay_values", values_stay_values),
+    ("operators_of_others_are_not_used", operators_of_others_are_not_used),
     ("a_transaction_cannot_write", a_transaction_cannot_write),
     ("only_the_address_is_a_secret", only_the_address_is_a_secret),
     ("a_debug_text_shows_nothing", a_debug_text_shows_nothing),
@@ -86,6 +87,42 @@ fn values_stay_values(world: &World) {
     let zero = vec![RowFilter { column: "v".into(), operator: FilterOperator::Eq, values: vec![ScalarValue::from("a\0b")] }];
     assert!(world.batches(&snapshot, ReadRequest { filters: zero, ..everything(&snapshot, &[]) }).is_err());
     assert_eq!(world.text("SELECT count(*)::text FROM victim"), "1");
+}
+
+fn operators_of_others_are_not_used(world: &World) {
+    // Operators that fit a varchar better than PostgreSQL's own, and a path that looks at them first.
+    world.sql("CREATE TABLE t (id int PRIMARY KEY, v varchar, n int); INSERT INTO t VALUES (1, 'a', 7), (2, 'b', NULL), (3, NULL, 7)");
+    for ty in ["varchar", "oid", "name", "int", "text"] {
+        world.sql(&format!("CREATE FUNCTION public.evil({ty}, {ty}) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN RAISE ''stolen''; END'"));
+        for operator in ["=", "<>", "<", "<=", ">", ">="] {
+            world.sql(&format!("CREATE OPERATOR public.{operator} (LEFTARG = {ty}, RIGHTARG = {ty}, FUNCTION = public.evil)"));
+        }
+    }
+    world.sql(&format!("ALTER DATABASE {} SET search_path = public, pg_catalog", world.database));
+    let connector = world.connector();
+    assert_eq!(world.runtime.block_on(connector.discover(None)).unwrap().len(), 1);
+    assert_eq!(world.discover("t").primary_key, ["id"]);
+    let snapshot = world.try_snapshot(&connector, "t").unwrap();
+    let text = |value: &str| ScalarValue::from(value);
+    use FilterOperator::{Eq, Gt, In, LtEq, NotEq, NotIn};
+    for (operator, values, ids) in [
+        (Eq, vec![text("a")], "1"),
+        (In, vec![text("a"), text("x")], "1"),
+        (NotEq, vec![text("a")], "2"),
+        (NotIn, vec![text("a"), text("x")], "2"),
+        (Gt, vec![text("a")], "2"),
+        (LtEq, vec![text("a")], "1"),
+    ] {
+        let filters = vec![RowFilter { column: "v".into(), operator, values }];
+        let request = ReadRequest { columns: vec!["id".into()], filters, ..everything(&snapshot, &["id"]) };
+        assert_eq!(world.rows(&snapshot, request), [ids], "{operator:?}");
+    }
+    let scope = ReadScope::Range { column: "v".into(), lower: Some(text("a")), upper: Some(text("b")) };
+    let after = Some(vec![text("a"), ScalarValue::Int32(Some(1))]);
+    let request = ReadRequest { columns: vec!["id".into()], scope, after, ..everything(&snapshot, &["v", "id"]) };
+    assert_eq!(world.rows(&snapshot, request), ["2"]);
+    assert_eq!(world.runtime.block_on(snapshot.ceiling("v", &[])).unwrap(), Some(text("b")));
+    assert_eq!(world.runtime.block_on(snapshot.count_nulls("v", &[])).unwrap(), 1);
 }
 
 fn a_transaction_cannot_write(world: &World) {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use datafusion_incremental::ErrorCode;
+
 use crate::Test;
 use crate::world::{World, connect, everything, name};
 
@@ -10,6 +12,8 @@ pub const TESTS: &[Test] = &[
     ("a_rewrite_that_was_first_is_seen_whole", a_rewrite_that_was_first_is_seen_whole),
     ("a_view_locks_what_it_reads", a_view_locks_what_it_reads),
     ("a_role_that_may_read_some_columns_reads_without_the_lock", a_role_that_may_read_some_columns_reads_without_the_lock),
+    ("a_truncate_that_no_lock_kept_away_is_found", a_truncate_that_no_lock_kept_away_is_found),
+    ("a_materialised_view_that_is_refreshed_meanwhile_is_found", a_materialised_view_that_is_refreshed_meanwhile_is_found),
 ];
 
 /// Whether some session waits for a lock on `table`.
@@ -66,4 +70,38 @@ fn a_role_that_may_read_some_columns_reads_without_the_lock(world: &World) {
     let connector = world.connector_with(&world.url_of(&role), &[]);
     let snapshot = world.try_snapshot(&connector, "t").unwrap();
     assert_eq!(world.rows(&snapshot, everything(&snapshot, &[])), ["1"]);
+}
+
+fn a_truncate_that_no_lock_kept_away_is_found(world: &World) {
+    let role = world.role("reader");
+    world.sql(&format!(
+        "CREATE TABLE t (id int, secret text); INSERT INTO t VALUES (1, 'x');
+         CREATE TABLE parts (id int, secret text) PARTITION BY LIST (id); CREATE TABLE parts_1 PARTITION OF parts DEFAULT;
+         INSERT INTO parts VALUES (1, 'x'); GRANT SELECT (id) ON t, parts TO {role}"
+    ));
+    let connector = world.connector_with(&world.url_of(&role), &[]);
+    for (table, part) in [("t", "t"), ("parts", "parts_1")] {
+        let snapshot = world.try_snapshot(&connector, table).unwrap();
+        assert_eq!(world.rows(&snapshot, everything(&snapshot, &[])), ["1"]);
+        world.runtime.block_on(snapshot.finish()).unwrap();
+        drop(snapshot);
+        let snapshot = world.try_snapshot(&connector, table).unwrap();
+        world.sql(&format!("TRUNCATE {part}"));
+        // The snapshot is older than the empty file, and has no rows in it.
+        assert_eq!(world.rows(&snapshot, everything(&snapshot, &[])).len(), 0);
+        let error = world.runtime.block_on(snapshot.finish()).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::SourceChanged, "{error}");
+        assert!(error.message().contains(&format!("\"public.{part}\"")), "{error}");
+    }
+}
+
+fn a_materialised_view_that_is_refreshed_meanwhile_is_found(world: &World) {
+    world.sql("CREATE TABLE base (id int); INSERT INTO base VALUES (1); CREATE MATERIALIZED VIEW m AS SELECT * FROM base");
+    let snapshot = world.snapshot("m");
+    world.sql("REFRESH MATERIALIZED VIEW m");
+    world.rows(&snapshot, everything(&snapshot, &[]));
+    assert_eq!(world.runtime.block_on(snapshot.finish()).unwrap_err().code(), ErrorCode::SourceChanged);
+    let snapshot = world.snapshot("m");
+    assert_eq!(world.rows(&snapshot, everything(&snapshot, &[])), ["1"]);
+    world.runtime.block_on(snapshot.finish()).unwrap();
 }

@@ -6,6 +6,7 @@
 //!
 //! Needs PostgreSQL's server programs (`apt-get install postgresql`); `sql-tests/run.sh` installs them. As root the server
 //! runs as the user `postgres`, since PostgreSQL refuses root.
+#![allow(clippy::disallowed_methods)] // times are measured, sessions run beside each other
 
 mod arrays;
 mod catalog;

@@ -19,6 +19,10 @@ pub const TESTS: &[Test] = &[
     ("text_keys_are_ordered_by_bytes", text_keys_are_ordered_by_bytes),
     ("positions_of_every_key_type", positions_of_every_key_type),
     ("filters_are_typed_and_all_hold", filters_are_typed_and_all_hold),
+    ("texts_are_equal_byte_by_byte", texts_are_equal_byte_by_byte),
+    ("types_of_extensions_are_found_wherever_they_are", types_of_extensions_are_found_wherever_they_are),
+    ("functions_behind_a_view_find_their_tables", functions_behind_a_view_find_their_tables),
+    ("a_large_table_that_was_never_counted_is_read_in_order", a_large_table_that_was_never_counted_is_read_in_order),
     ("batches_are_limited", batches_are_limited),
     ("no_columns_still_count_rows", no_columns_still_count_rows),
     ("unknown_columns_name_the_nearest", unknown_columns_name_the_nearest),
@@ -253,6 +257,74 @@ fn filters_are_typed_and_all_hold(world: &World) {
         assert_eq!(error.code(), ErrorCode::ConfigInvalid);
         assert!(error.message().contains(part), "{error}");
     }
+}
+
+fn texts_are_equal_byte_by_byte(world: &World) {
+    world.sql(
+        "CREATE EXTENSION citext; CREATE COLLATION blind (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+         CREATE TABLE t (id int PRIMARY KEY, folded citext, own text COLLATE blind); CREATE INDEX ON t (own);
+         INSERT INTO t VALUES (1, 'x', 'x'), (2, 'X', 'X'), (3, 'y', 'y'), (4, NULL, NULL)",
+    );
+    let snapshot = world.snapshot("t");
+    use FilterOperator::{Eq, In, Lt, NotEq, NotIn};
+    for column in ["folded", "own"] {
+        for (operator, values, ids) in [
+            (Eq, vec!["X"], "2"),
+            (NotEq, vec!["X"], "13"),
+            (In, vec!["x", "y"], "13"),
+            (NotIn, vec!["x", "Y"], "23"),
+            (Lt, vec!["x"], "2"),
+        ] {
+            let values: Vec<ScalarValue> = values.into_iter().map(ScalarValue::from).collect();
+            let filters = vec![filter(column, operator, &values)];
+            let request = ReadRequest { columns: vec!["id".into()], filters, ..everything(&snapshot, &["id"]) };
+            assert_eq!(world.rows(&snapshot, request).join(""), ids, "{column} {operator:?}");
+        }
+    }
+}
+
+fn types_of_extensions_are_found_wherever_they_are(world: &World) {
+    world.sql(
+        "CREATE SCHEMA \"Ext\"; CREATE EXTENSION ltree SCHEMA \"Ext\"; CREATE EXTENSION citext SCHEMA \"Ext\";
+         CREATE DOMAIN way AS \"Ext\".ltree; CREATE TABLE t (k \"Ext\".ltree, d way, c \"Ext\".citext, id int, PRIMARY KEY (k, id));
+         INSERT INTO t VALUES ('a.b', 'a', 'x', 1), ('a', 'b', 'X', 2), ('b', 'c', 'y', 1); ALTER TABLE t SET (autovacuum_enabled = off);
+         UPDATE pg_class SET reltuples = 5e6 WHERE relname = 't'",
+    );
+    let snapshot = world.snapshot("t");
+    assert!(!snapshot.reads_in_order(), "the order of an extension's type is its own");
+    let text = |value: &str| ScalarValue::from(value);
+    let keys = |request: ReadRequest| world.rows(&snapshot, ReadRequest { columns: vec!["k".into()], ..request });
+    for (column, value) in [("k", "a.b"), ("d", "a"), ("c", "x")] {
+        let filters = vec![filter(column, FilterOperator::In, &[text(value), text("zz")])];
+        assert_eq!(keys(ReadRequest { filters, ..everything(&snapshot, &[]) }), ["a.b"], "{column}");
+    }
+    let after = |values: Vec<ScalarValue>, order: &[&str]| keys(ReadRequest { after: Some(values), ..everything(&snapshot, order) });
+    assert_eq!(after(vec![text("a")], &["k"]), ["a.b", "b"]);
+    // Operators of two schemas in one order.
+    assert_eq!(after(vec![text("a"), ScalarValue::Int32(Some(1))], &["k", "id"]), ["a", "a.b", "b"]);
+    assert_eq!(after(vec![ScalarValue::Int32(Some(1)), text("a.b")], &["id", "k"]), ["b", "a"]);
+    world.sql("CREATE TABLE plain (id int PRIMARY KEY); UPDATE pg_class SET reltuples = 5e6 WHERE relname = 'plain'");
+    assert!(world.snapshot("plain").reads_in_order());
+}
+
+fn functions_behind_a_view_find_their_tables(world: &World) {
+    world.sql(
+        "CREATE SCHEMA app; CREATE TABLE app.base (id int); INSERT INTO app.base VALUES (1);
+         CREATE FUNCTION app.counted() RETURNS numeric LANGUAGE plpgsql AS 'BEGIN RETURN (SELECT count(*) FROM base); END';
+         CREATE VIEW v AS SELECT app.counted() AS n",
+    );
+    world.sql(&format!("ALTER DATABASE {} SET search_path = app, public", world.database));
+    assert_eq!(world.discover("v").columns[0].data_type.to_string(), "Decimal128(38, 0)");
+    assert_eq!(world.table("v", &[]), ["1"]);
+}
+
+fn a_large_table_that_was_never_counted_is_read_in_order(world: &World) {
+    world.sql(
+        "CREATE TABLE t (id int PRIMARY KEY, v text) WITH (autovacuum_enabled = off); ALTER TABLE t ALTER v SET STORAGE PLAIN;
+         INSERT INTO t SELECT i, repeat('x', 7500) FROM generate_series(1, 26000) i; CREATE TABLE small (id int PRIMARY KEY)",
+    );
+    assert!(world.snapshot("t").reads_in_order(), "about 200 MB");
+    assert!(!world.snapshot("small").reads_in_order());
 }
 
 fn batches_are_limited(world: &World) {

@@ -16,6 +16,8 @@ pub const TESTS: &[Test] = &[
     ("null_cursors_are_read_each_time", null_cursors_are_read_each_time),
     ("filters_and_columns_reach_the_source", filters_and_columns_reach_the_source),
     ("a_measured_scale_stays_until_a_resync", a_measured_scale_stays_until_a_resync),
+    ("a_number_without_rows_has_room_and_says_when_not", a_number_without_rows_has_room_and_says_when_not),
+    ("an_open_number_can_be_the_cursor", an_open_number_can_be_the_cursor),
     ("the_next_process_finds_connection_and_table", the_next_process_finds_connection_and_table),
     ("secrets_are_nowhere", secrets_are_nowhere),
     ("a_dropped_cursor_column_is_named", a_dropped_cursor_column_is_named),
@@ -159,6 +161,35 @@ fn filters_and_columns_reach_the_source(world: &World) {
     assert!(warehouse.try_sql(world, "SELECT secret FROM t").is_err());
 }
 
+fn a_number_without_rows_has_room_and_says_when_not(world: &World) {
+    world.sql("CREATE TABLE s (id int PRIMARY KEY, n numeric, at int); INSERT INTO s VALUES (1, NULL, 1)");
+    let warehouse = Warehouse::new(world, &world.url());
+    warehouse.sql(world, "CREATE SYNCED TABLE t FROM pg.s WITH (sync_type = 'incremental', incremental_field = 'at')");
+    warehouse.sql(world, "CALL sync.reload('t')");
+    world.sql("INSERT INTO s VALUES (2, 12345.678, 2)");
+    warehouse.sql(world, "CALL sync.reload('t')");
+    let typed = "SELECT arrow_typeof(n), n FROM t WHERE id = 2";
+    assert_eq!(warehouse.sql(world, typed), ["Decimal128(38, 9)|12345.678000000"]);
+    world.sql("INSERT INTO s VALUES (3, 0.0000000001, 3)");
+    let error = warehouse.error(world, "CALL sync.reload('t')");
+    assert_eq!(error.code(), ErrorCode::ValueOutOfRange, "{error}");
+    for part in ["\"n\"", "id = 3", "resync"] {
+        assert!(error.message().contains(part), "{part}: {error}");
+    }
+    warehouse.sql(world, "CALL sync.resync('t', confirm => true)");
+    assert_eq!(warehouse.sql(world, typed), ["Decimal128(38, 10)|12345.6780000000"]);
+}
+
+fn an_open_number_can_be_the_cursor(world: &World) {
+    world.sql("CREATE TABLE s (id int PRIMARY KEY, n numeric NOT NULL); CREATE INDEX ON s (n); INSERT INTO s VALUES (1, 1.5), (2, 2.25)");
+    let warehouse = Warehouse::new(world, &world.url());
+    warehouse.sql(world, "CREATE SYNCED TABLE t FROM pg.s WITH (sync_type = 'incremental', incremental_field = 'n')");
+    assert_eq!(warehouse.sql(world, RUN), ["load|Completed|2|2|0|0|2"]);
+    world.sql("INSERT INTO s VALUES (3, 10), (4, 1)");
+    assert_eq!(warehouse.sql(world, RUN), ["continue|Completed|2|1|0|0|3"]);
+    assert_eq!(warehouse.sql(world, "SELECT id, n FROM t ORDER BY n"), ["1|1.50", "2|2.25", "3|10.00"]);
+}
+
 fn a_measured_scale_stays_until_a_resync(world: &World) {
     world.sql("CREATE TABLE s (id int PRIMARY KEY, n numeric, at int); INSERT INTO s VALUES (1, 1.25, 1), (2, 10, 2)");
     let warehouse = Warehouse::new(world, &world.url());
@@ -261,7 +292,7 @@ fn infinity_fails_and_publishes_nothing(world: &World) {
 
 fn a_large_load_goes_on_where_it_was_interrupted(world: &World) {
     world.sql(
-        "CREATE TABLE s (a text, b int, at int NOT NULL, v text, PRIMARY KEY (a, b));
+        "CREATE TABLE s (a text, b int, at int NOT NULL, v text, PRIMARY KEY (a, b)) WITH (autovacuum_enabled = off);
          INSERT INTO s SELECT chr(65 + i % 50), i, i / 10, repeat('x', 300) FROM generate_series(1, 9000) i;
          UPDATE pg_class SET reltuples = 5e6 WHERE relname = 's'",
     );

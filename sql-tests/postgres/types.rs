@@ -102,7 +102,26 @@ fn open_numerics_are_measured(world: &World) {
     check(world, "numeric", "Utf8", &[(&longer, &longer), ("1.10", "1.10")], true);
     let special = [("'NaN'", "NaN"), ("'Infinity'", "Infinity"), ("'-Infinity'", "-Infinity"), ("0.10", "0.10")];
     check(world, "numeric", "Utf8", &special, true);
-    check(world, "numeric", "Utf8", &[("NULL", "NULL")], true);
+    check(world, "numeric", "Decimal128(38, 9)", &[("NULL", "NULL")], true);
+    check(world, "numeric", "Utf8", &[("'-Infinity'", "-Infinity"), ("1", "1")], true);
+    // Where special values are read as null they say nothing of the type.
+    world.sql(
+        "DROP TABLE t; CREATE DOMAIN amount AS numeric; CREATE TABLE t (id int, n numeric, d amount, x numeric);
+               INSERT INTO t VALUES (1, 'NaN', 'Infinity', '-Infinity'), (2, 1.25, -3.125, 'NaN')",
+    );
+    let connector = world.connector_with(&world.url(), &[("out_of_range", "null")]);
+    let snapshot = world.try_snapshot(&connector, "t").unwrap();
+    let types: Vec<String> = snapshot.table().columns[1..].iter().map(|column| column.data_type.to_string()).collect();
+    assert_eq!(types, ["Decimal128(38, 2)", "Decimal128(38, 3)", "Decimal128(38, 9)"]);
+    assert_eq!(world.rows(&snapshot, everything(&snapshot, &["id"])), ["1|NULL|NULL|NULL", "2|1.25|-3.125|NULL"]);
+    drop(snapshot);
+    check(
+        world,
+        "money[]",
+        "List(Decimal128(21, 2))",
+        &[("'{1.5,NULL,-92233720368547758.08}'", "[1.50, NULL, -92233720368547758.08]")],
+        false,
+    );
     check(world, "numeric[]", "List(Utf8)", &[("'{1.10,NaN,NULL}'", "[1.10, NaN, NULL]")], false);
     assert_eq!(world.discover("t").columns[1].source_type, "numeric[]");
 }

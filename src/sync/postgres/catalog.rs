@@ -7,44 +7,77 @@
 //! ```
 //!
 //! Keys come from `pg_index`: `information_schema` hides them from roles that may only SELECT, and mixes key columns with
-//! foreign ones. A deferrable key counts: it may be broken within a transaction and never in what a snapshot sees. A column
-//! that the role may not read is shown as unsupported, with the reason. Memory: the catalogue rows of the tables asked for.
+//! foreign ones. A deferrable key counts: it may be broken within a transaction and never in what a snapshot sees. What the
+//! server does not enforce is not believed: NOT NULL of foreign tables, and keys and NOT NULL of a table that others inherit
+//! from, since reading it reads their rows too. A column that the role may not read is shown as unsupported, with the reason.
+//!
+//! No statement here locks a table of the user, so nobody who holds one keeps a listing from ending; a table that is dropped
+//! meanwhile is left out. All of them need the empty `search_path` that a transaction here begins with: operators are then
+//! PostgreSQL's own, and type names have their schema. Memory: the catalogue rows of the tables asked for.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use arrow_schema::DataType;
 use tokio_postgres::Row;
-use tokio_postgres::types::FromSql;
+use tokio_postgres::types::{FromSql, ToSql, Type};
 
 use super::failure::Subject;
 use super::relation::Relation;
 use super::session::Session;
-use super::types::{PgType, Types, resolve};
+use super::types::{ColumnType, Order, PgType, Types, resolve};
 use crate::error::{ErrorCode, Result};
 use crate::sync::connector::{RelationKind, SourceColumn, SourceTable};
 
-/// Tables that can be read, but for partitions: they are read as one, unless one is asked for by name. The last column is about
-/// how many rows there are, as far as the server has counted.
-const TABLES: &str = "
-SELECT c.oid, n.nspname, c.relname, c.relkind::text,
-       pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
-       CASE c.relkind WHEN 'p' THEN (SELECT pg_catalog.sum(GREATEST(leaf.reltuples, 0)::float8) FROM pg_catalog.pg_partition_tree(c.oid) p
-                                     JOIN pg_catalog.pg_class leaf ON leaf.oid = p.relid WHERE p.isleaf)
-                      ELSE c.reltuples::float8 END
+/// Tables that can be read, but for partitions: they are read as one, unless one is asked for by name. What was dropped since the
+/// snapshot has no privileges any more, not even missing ones.
+const FOUND: &str = "
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
   AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%'
   AND ($1::text IS NULL AND NOT c.relispartition OR n.nspname = $1 AND c.relname = $2)
-ORDER BY n.nspname COLLATE \"C\", c.relname COLLATE \"C\"";
+  AND pg_catalog.has_table_privilege(c.oid, 'SELECT') IS NOT NULL
+ORDER BY n.nspname COLLATE pg_catalog.\"C\", c.relname COLLATE pg_catalog.\"C\"";
 
+/// What a table is. The last two columns: whether others inherit from it, which is more than partitions do, and whether it has
+/// partitions on other servers.
+const TABLE: &str = "
+SELECT c.oid, n.nspname, c.relname, c.relkind::text, COALESCE(pg_catalog.has_schema_privilege(n.oid, 'USAGE'), false),
+       c.relkind <> 'p' AND EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid),
+       c.relkind = 'p' AND EXISTS (
+         WITH RECURSIVE tree(oid) AS (
+           SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid
+           UNION ALL SELECT i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid)
+         SELECT FROM tree JOIN pg_catalog.pg_class leaf ON leaf.oid = tree.oid WHERE leaf.relkind = 'f')";
+
+/// Since PostgreSQL 18 a NOT NULL may be declared without a look at the rows that are there.
 const COLUMNS: &str = "
-SELECT a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attndims::int4, a.attnotnull,
+SELECT a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attndims::int4,
+       a.attnotnull AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint k WHERE k.conrelid = a.attrelid AND k.contype = 'n'
+                                    AND NOT k.convalidated AND k.conkey[1] = a.attnum),
        pg_catalog.format_type(a.atttypid, a.atttypmod),
-       pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'SELECT')
+       COALESCE(pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'SELECT'), false),
+       pg_catalog.has_table_privilege(a.attrelid, 'SELECT') IS NULL,
+       a.attcollation, a.attcollation IN (SELECT bytes.oid FROM bytes)
 FROM pg_catalog.pg_attribute a
 WHERE a.attrelid = ANY($1) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum";
+
+/// The collations that compare byte by byte. The database's own stands there as `default`.
+fn byte_collations(version: i32) -> String {
+    let libc = if version >= DATABASE_PROVIDERS { "d.datlocprovider = 'c' AND " } else { "" };
+    format!(
+        "WITH bytes(oid) AS (
+           SELECT co.oid FROM pg_catalog.pg_collation co WHERE co.collprovider = 'c' AND co.collcollate IN ('C', 'POSIX')
+           UNION ALL SELECT co.oid FROM pg_catalog.pg_collation co, pg_catalog.pg_database d
+           WHERE co.collprovider = 'd' AND d.datname = pg_catalog.current_database() AND {libc}d.datcollate IN ('C', 'POSIX'))"
+    )
+}
+
+/// Server versions from here on have databases with collations of another library than libc.
+const DATABASE_PROVIDERS: i32 = 150_000;
+/// The collation `pg_catalog."C"`.
+const C_COLLATION: u32 = 950;
 
 const TYPES: &str = "
 WITH RECURSIVE used(oid) AS (
@@ -57,14 +90,34 @@ SELECT t.oid, n.nspname, t.typname, t.typtype::text, t.typcategory = 'A' AND t.t
        t.typtypmod, t.typndims, pg_catalog.format_type(t.oid, -1)
 FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace";
 
-/// Indexes of whole columns over all rows. Only a B-tree serves a range in order.
+/// Indexes of whole columns over all rows. Only a B-tree serves a range in order, and one for patterns has another order.
 const INDEXES: &str = "
 SELECT i.indrelid, i.indisprimary, i.indisunique AND i.indexprs IS NULL, i.indnkeyatts::int4, i.indkey::text,
-       am.amname = 'btree'
+       am.amname = 'btree' AND first.opcname NOT LIKE '%pattern\\_ops', i.indcollation[0]
 FROM pg_catalog.pg_index i
 JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid JOIN pg_catalog.pg_am am ON am.oid = x.relam
+JOIN pg_catalog.pg_opclass first ON first.oid = i.indclass[0]
 WHERE i.indrelid = ANY($1) AND i.indisvalid AND i.indpred IS NULL
-ORDER BY i.indrelid, x.relname COLLATE \"C\"";
+ORDER BY i.indrelid, x.relname COLLATE pg_catalog.\"C\"";
+
+/// About how many rows a table and everything below it have, as far as the server has counted; what was never counted is
+/// estimated by its size, at a hundred bytes a row.
+const ROWS: &str = "
+WITH RECURSIVE tree(oid) AS (
+  SELECT $1::oid UNION SELECT i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid)
+SELECT COALESCE(pg_catalog.sum(CASE WHEN c.reltuples < 0 OR c.reltuples = 0 AND c.relpages = 0
+                                    THEN pg_catalog.pg_relation_size(c.oid)::float8 / 100 ELSE c.reltuples::float8 END), 0)
+FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid WHERE c.relkind IN ('r', 'm')";
+
+/// A part of a table whose file is no longer the one that this snapshot knows: its rows were replaced by a statement that
+/// snapshots do not protect from. `pg_relation_filenode` answers for now, the columns of `pg_class` for the snapshot.
+const REPLACED: &str = "
+WITH RECURSIVE tree(oid) AS (
+  SELECT $1::oid UNION SELECT i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid)
+SELECT n.nspname || '.' || c.relname
+FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'm') AND c.relfilenode <> COALESCE(pg_catalog.pg_relation_filenode(c.oid), 0)
+LIMIT 1";
 
 /// The tables of a database, or the one called `only`: its schema and name.
 ///
@@ -72,19 +125,22 @@ ORDER BY i.indrelid, x.relname COLLATE \"C\"";
 /// As the statements fail.
 pub(super) async fn read(session: &Arc<Session>, only: Option<(&str, &str)>, subject: &Subject) -> Result<Vec<Relation>> {
     let (schema, name) = only.unzip();
-    let tables = session.query(TABLES, &[&schema, &name], subject).await?;
+    let tables = session.query(&format!("{TABLE}{FOUND}"), &[(&schema, Type::TEXT), (&name, Type::TEXT)], subject).await?;
     let oids: Vec<u32> = tables.iter().map(|row| get(row, 0, subject)).collect::<Result<_>>()?;
     if oids.is_empty() {
         return Ok(vec![]);
     }
-    let types = read_types(session.query(TYPES, &[&oids], subject).await?, subject)?;
-    let mut columns = by_table(session.query(COLUMNS, &[&oids], subject).await?, subject)?;
-    let mut indexes = by_table(session.query(INDEXES, &[&oids], subject).await?, subject)?;
-    let relation = |(row, oid): (&Row, u32)| {
-        let (columns, indexes) = (columns.remove(&oid).unwrap_or_default(), indexes.remove(&oid).unwrap_or_default());
-        read_relation(row, &columns, &indexes, (&types, subject))
-    };
-    tables.iter().zip(oids).map(relation).collect()
+    let of_tables: [(&(dyn ToSql + Sync), Type); 1] = [(&oids, Type::OID_ARRAY)];
+    let types = read_types(session.query(TYPES, &of_tables, subject).await?, subject)?;
+    let columns = format!("{}{COLUMNS}", byte_collations(session.version()));
+    let mut columns = by_table(session.query(&columns, &of_tables, subject).await?, subject)?;
+    let mut indexes = by_table(session.query(INDEXES, &of_tables, subject).await?, subject)?;
+    let mut relations = vec![];
+    for (row, oid) in tables.iter().zip(&oids) {
+        let (columns, indexes) = (columns.remove(oid).unwrap_or_default(), indexes.remove(oid).unwrap_or_default());
+        relations.extend(read_relation(row, &columns, &indexes, (&types, subject))?);
+    }
+    Ok(relations)
 }
 
 /// What the table is; `None` when there is none.
@@ -92,8 +148,9 @@ pub(super) async fn read(session: &Arc<Session>, only: Option<(&str, &str)>, sub
 /// # Errors
 /// As the statement fails.
 pub(super) async fn kind(session: &Arc<Session>, (schema, name): (&str, &str), subject: &Subject) -> Result<Option<RelationKind>> {
-    let rows = session.query(TABLES, &[&Some(schema), &Some(name)], subject).await?;
-    let kind = |row: &Row| get::<String>(row, 3, subject).map(|letter| relation_kind(&letter));
+    let parameters: [(&(dyn ToSql + Sync), Type); 2] = [(&schema, Type::TEXT), (&name, Type::TEXT)];
+    let rows = session.query(&format!("SELECT c.relkind::text{FOUND}"), &parameters, subject).await?;
+    let kind = |row: &Row| get::<String>(row, 0, subject).map(|letter| relation_kind(&letter));
     rows.first().map(kind).transpose()
 }
 
@@ -102,8 +159,27 @@ pub(super) async fn kind(session: &Arc<Session>, (schema, name): (&str, &str), s
 /// # Errors
 /// As the statement fails.
 pub(super) async fn names(session: &Arc<Session>, subject: &Subject) -> Result<Vec<[String; 2]>> {
-    let rows = session.query(TABLES, &[&None::<&str>, &None::<&str>], subject).await?;
-    rows.iter().map(|row| Ok([get(row, 1, subject)?, get(row, 2, subject)?])).collect()
+    let all: Option<&str> = None;
+    let rows = session.query(&format!("SELECT n.nspname, c.relname{FOUND}"), &[(&all, Type::TEXT), (&all, Type::TEXT)], subject).await?;
+    rows.iter().map(|row| Ok([get(row, 0, subject)?, get(row, 1, subject)?])).collect()
+}
+
+/// About how many rows the table has; nothing is known of a view or a foreign table.
+///
+/// # Errors
+/// As the statement fails.
+pub(super) async fn rows(session: &Arc<Session>, relation: &Relation, subject: &Subject) -> Result<f64> {
+    let rows = session.query(ROWS, &[(&relation.oid, Type::OID)], subject).await?;
+    rows.first().map_or(Ok(0.0), |row| get(row, 0, subject))
+}
+
+/// The part of the table, or the table itself, whose rows were replaced since the snapshot.
+///
+/// # Errors
+/// As the statement fails.
+pub(super) async fn replaced(session: &Arc<Session>, relation: &Relation, subject: &Subject) -> Result<Option<String>> {
+    let rows = session.query(REPLACED, &[(&relation.oid, Type::OID)], subject).await?;
+    rows.first().map(|row| get(row, 0, subject)).transpose()
 }
 
 fn get<'a, T: FromSql<'a>>(row: &'a Row, index: usize, subject: &Subject) -> Result<T> {
@@ -141,9 +217,12 @@ fn read_types(rows: Vec<Row>, subject: &Subject) -> Result<Types> {
     Ok(types)
 }
 
-fn read_relation(row: &Row, columns: &[Row], indexes: &[Row], (types, subject): (&Types, &Subject)) -> Result<Relation> {
+/// `None` for a table that was dropped meanwhile.
+fn read_relation(row: &Row, columns: &[Row], indexes: &[Row], (types, subject): (&Types, &Subject)) -> Result<Option<Relation>> {
     let kind: String = get(row, 3, subject)?;
     let may_use_schema: bool = get(row, 4, subject)?;
+    let (is_parent, has_foreign_part): (bool, bool) = (get(row, 5, subject)?, get(row, 6, subject)?);
+    let enforces_not_null = matches!(kind.as_str(), "r" | "p" | "m") && !is_parent && !has_foreign_part;
     let mut table = SourceTable {
         name: vec![get(row, 1, subject)?, get(row, 2, subject)?],
         kind: relation_kind(&kind),
@@ -153,27 +232,43 @@ fn read_relation(row: &Row, columns: &[Row], indexes: &[Row], (types, subject): 
     };
     let (mut resolved, mut by_number) = (vec![], BTreeMap::new());
     for row in columns {
+        if get::<bool>(row, 9, subject)? {
+            return Ok(None);
+        }
         let may_read: bool = get(row, 8, subject)?;
         let ty = match may_use_schema && may_read {
-            true => resolve(types, get(row, 3, subject)?, get(row, 4, subject)?, get(row, 5, subject)?),
+            true => column_type(row, types, subject)?,
             false => Err("the role of this connection may not read it (GRANT USAGE on the schema, SELECT on the table)".to_string()),
         };
-        by_number.insert(get::<i16>(row, 1, subject)?, table.columns.len());
+        let place = Place { index: table.columns.len(), collation: get(row, 10, subject)?, order: ty.as_ref().ok().map(|ty| ty.order) };
+        by_number.insert(get::<i16>(row, 1, subject)?, place);
         table.columns.push(SourceColumn {
             name: get(row, 2, subject)?,
             data_type: ty.as_ref().map_or(DataType::Null, |ty| ty.kind.data_type()),
             source_type: get(row, 7, subject)?,
-            is_nullable: !get::<bool>(row, 6, subject)?,
+            is_nullable: !(enforces_not_null && get::<bool>(row, 6, subject)?),
             leads_index: false,
             unsupported: ty.as_ref().err().cloned(),
         });
         resolved.push(ty);
     }
-    for row in indexes {
+    // The indexes of a table that others inherit from do not cover their rows.
+    for row in indexes.iter().filter(|_| !is_parent) {
         read_index(row, &mut table, &by_number, subject)?;
     }
-    let rows: Option<f64> = get(row, 5, subject)?;
-    Ok(Relation { table, types: resolved, rows: rows.unwrap_or_default() })
+    Ok(Some(Relation { oid: get(row, 0, subject)?, table, types: resolved }))
+}
+
+fn column_type(row: &Row, types: &Types, subject: &Subject) -> Result<Result<ColumnType, String>> {
+    let mut ty = resolve(types, get(row, 3, subject)?, get(row, 4, subject)?, get(row, 5, subject)?);
+    let is_by_bytes: bool = get(row, 11, subject)?;
+    if let Ok(ty) = &mut ty {
+        // Where the column's own order is that of the bytes, its indexes serve it; another name for the same order would not.
+        if is_by_bytes && ty.order == Order::Bytes && !ty.is_domain {
+            ty.order = Order::Own;
+        }
+    }
+    Ok(ty)
 }
 
 fn relation_kind(letter: &str) -> RelationKind {
@@ -186,21 +281,39 @@ fn relation_kind(letter: &str) -> RelationKind {
     }
 }
 
-fn read_index(row: &Row, table: &mut SourceTable, by_number: &BTreeMap<i16, usize>, subject: &Subject) -> Result<()> {
+/// What an index column is matched with.
+struct Place {
+    index: usize,
+    collation: u32,
+    order: Option<Order>,
+}
+
+impl Place {
+    /// Whether an index of this collation has the order that the column is read in.
+    fn is_served_by(&self, collation: u32) -> bool {
+        match self.order {
+            Some(Order::Own) => collation == self.collation,
+            Some(Order::Bytes) => collation == C_COLLATION,
+            Some(Order::CastToText) | None => false,
+        }
+    }
+}
+
+fn read_index(row: &Row, table: &mut SourceTable, by_number: &BTreeMap<i16, Place>, subject: &Subject) -> Result<()> {
     let (is_primary, is_key, count): (bool, bool, i32) = (get(row, 1, subject)?, get(row, 2, subject)?, get(row, 3, subject)?);
-    let numbers: String = get(row, 4, subject)?;
+    let (numbers, collation): (String, u32) = (get(row, 4, subject)?, get(row, 6, subject)?);
     let count = usize::try_from(count).unwrap_or_default();
     // An expression has the number 0, which no column has.
-    let columns: Vec<Option<usize>> =
-        numbers.split(' ').take(count).map(|number| by_number.get(&number.parse().unwrap_or_default()).copied()).collect();
-    if let (Some(Some(first)), true) = (columns.first(), get::<bool>(row, 5, subject)?) {
-        table.columns[*first].leads_index = true;
+    let places: Vec<Option<&Place>> =
+        numbers.split(' ').take(count).map(|number| by_number.get(&number.parse().unwrap_or_default())).collect();
+    if let (Some(Some(first)), true) = (places.first(), get::<bool>(row, 5, subject)?) {
+        table.columns[first.index].leads_index |= first.is_served_by(collation);
     }
-    let Some(columns) = columns.into_iter().collect::<Option<Vec<usize>>>().filter(|_| is_key) else { return Ok(()) };
-    let names = columns.iter().map(|&index| table.columns[index].name.clone()).collect();
+    let Some(places) = places.into_iter().collect::<Option<Vec<&Place>>>().filter(|_| is_key) else { return Ok(()) };
+    let names = places.iter().map(|place| table.columns[place.index].name.clone()).collect();
     if is_primary {
         table.primary_key = names;
-    } else if columns.iter().all(|&index| !table.columns[index].is_nullable) {
+    } else if places.iter().all(|place| !table.columns[place.index].is_nullable) {
         table.unique_keys.push(names);
     }
     Ok(())

@@ -81,7 +81,15 @@ mod tests {
     use super::*;
 
     fn column(kind: ValueKind) -> ColumnType {
-        ColumnType { kind, select: Select::Plain, order: Order::Own, cast_name: "t".into(), is_domain: false, is_open_numeric: false }
+        ColumnType {
+            kind,
+            select: Select::Plain,
+            order: Order::Own,
+            cast_name: "t".into(),
+            operators: "pg_catalog".into(),
+            is_domain: false,
+            is_open_numeric: false,
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The `postgres` connector: tables, views and partitioned tables of a PostgreSQL database, 12 or later.
 //!
 //! ```text
-//! PostgresFactory ─ options, tls ─► PostgresConnector ─ catalog ─► discover
+//! PostgresFactory ─ options, tls ─► PostgresConnector ─ connect, catalog ─► discover
 //!                                         └ snapshot ─ session: one connection, one REPEATABLE READ transaction
 //!                                               └ query ─► COPY (SELECT …) TO STDOUT (FORMAT binary) ─ copy ─► record batches
 //! ```
@@ -12,11 +12,14 @@
 //! ```
 //!
 //! Ceiling, counts and rows of a run come from one transaction, so no row can slip in between; types are read without loss
-//! (`types`). Memory: three batches of at most 8 MiB and one row each; the one in the making is reserved in the pool. The
-//! connector never writes to the source, retries nothing but connecting (another connection would see another moment), leaves no statement running
-//! when its reader is gone, and puts no part of the address into an error, a log or a `Debug` text.
+//! (`types`). Memory: what waits for the reader, at most two batches, the one in the making and the one that the reader has,
+//! each of at most 8 MiB or one row, all of them reserved in the pool. The connector never writes to the source, retries
+//! nothing but connecting (another connection would see another moment), leaves no statement running when its reader is gone,
+//! and puts no part of the address into an error, a log or a `Debug` text; what the server itself says of a connection that it
+//! refuses is repeated (`failure`).
 
 mod catalog;
+mod connect;
 mod copy;
 mod failure;
 mod literal;
@@ -40,7 +43,7 @@ use crate::sync::connector::{ConnectionOption, ConnectionSettings, Connector, Co
 use failure::Subject;
 use options::PostgresOptions;
 use session::Session;
-use snapshot::PostgresSnapshot;
+use snapshot::{PostgresSnapshot, Sight};
 
 /// Makes connectors of `TYPE postgres`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -90,10 +93,17 @@ impl Connector for PostgresConnector {
             Some(Some(name)) => Some(name),
             None => None,
         };
-        let subject = Subject::connection(&self.options.name);
         let session = Session::connect(&self.options).await?;
-        snapshot::begin(&session, &self.options, &subject).await?;
-        Ok(catalog::read(&session, only, &subject).await?.into_iter().map(|relation| relation.table).collect())
+        let subject = match only {
+            Some((schema, name)) => session.subject().table(&[schema.to_string(), name.to_string()]),
+            None => session.subject().clone(),
+        };
+        snapshot::begin(&session, &self.options, Sight::OneMoment, &subject).await?;
+        let relations = match only {
+            Some(name) => snapshot::describe(&session, &self.options, name, &subject).await?.into_iter().collect(),
+            None => catalog::read(&session, None, &subject).await?,
+        };
+        Ok(relations.into_iter().map(|relation| relation.table).collect())
     }
 
     async fn snapshot(&self, table: &[String], known: Option<&Schema>, context: Arc<TaskContext>) -> Result<Arc<dyn SourceSnapshot>> {

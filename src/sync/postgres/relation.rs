@@ -10,12 +10,12 @@ use crate::sync::postgres::failure::Subject;
 /// A table as a snapshot sees it.
 #[derive(Debug, Clone)]
 pub(super) struct Relation {
+    /// Its number in the catalogue.
+    pub oid: u32,
     /// What the core sees. Its columns are in the order of `types`.
     pub table: SourceTable,
     /// `Err` says why a column cannot be read.
     pub types: Vec<Result<ColumnType, String>>,
-    /// About how many rows there are; nothing is known of a view, nor of a table that was never analysed.
-    pub rows: f64,
 }
 
 /// A column that can be read.

@@ -5,7 +5,8 @@
 //!         └ driver     a SpawnedTask   the session dropped ──► the connection says goodbye, or is cut after two seconds
 //! ```
 //!
-//! A transaction block is never rolled back by statement: leaving the connection does it.
+//! A transaction block is never rolled back by statement: leaving the connection does it. Queries have no name on the server,
+//! and settings end with their transaction, so that a pool which lends out connections by transaction is no obstacle.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,18 +14,17 @@ use std::time::Duration;
 
 use datafusion::common::runtime::{JoinSet, SpawnedTask};
 use tokio::runtime::Handle;
-use tokio::time::{sleep, timeout};
-use tokio_postgres::types::ToSql;
-use tokio_postgres::{CancelToken, Client, Row};
+use tokio::time::timeout;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{CancelToken, Client, Row, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::failure::{Subject, is_transient};
+use super::connect::connect;
+use super::failure::Subject;
 use super::options::PostgresOptions;
 use super::tls;
 use crate::error::{ErrorCode, Result};
 
-/// Waits before connecting again after a failure that may pass.
-const CONNECT_AGAIN: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
 /// How long a cancel request and a goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(2);
 /// The oldest server whose catalogue the queries here know.
@@ -48,31 +48,14 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Connects; a refusal that may pass (a server that is just starting) is met by trying again, twice.
+    /// Connects.
     ///
     /// # Errors
     /// `CONNECTION_FAILED`, `CONFIG_INVALID` for certificates that cannot be read.
     pub(super) async fn connect(options: &PostgresOptions) -> Result<Arc<Self>> {
         let subject = Subject::connection(&options.name);
         let tls = tls::connector(options)?;
-        let mut waits = CONNECT_AGAIN.iter();
-        let (client, connection) = loop {
-            // The library limits only how long TCP takes; a server that accepts and then says nothing would hold us for ever.
-            match timeout(options.connect_timeout, options.config.connect(tls.clone())).await {
-                Ok(Ok(connected)) => break connected,
-                Ok(Err(error)) => match waits.next().filter(|_| is_transient(&error)) {
-                    Some(wait) => sleep(*wait).await,
-                    None => return Err(subject.connect_failed(&error)),
-                },
-                Err(_) => {
-                    return Err(subject.error(
-                        ErrorCode::ConnectionFailed,
-                        format!("no answer within {} s", options.connect_timeout.as_secs_f32()),
-                        "see that the server runs and the network lets the address through, or raise connect_timeout",
-                    ));
-                }
-            }
-        };
+        let (client, connection) = connect(options, &tls, &subject).await?;
         let cancel = client.cancel_token();
         // What ends the connection is reported by the statement that it interrupts.
         let driver = SpawnedTask::spawn(async move { drop(connection.await) });
@@ -82,9 +65,13 @@ impl Session {
     }
 
     async fn read_version(&self) -> Result<i32> {
-        let rows = self.client(&self.subject)?.query("SELECT pg_catalog.current_setting('server_version_num')::int4", &[]).await;
-        let rows = rows.map_err(|error| self.subject.statement_failed(&error))?;
-        let version = rows.first().and_then(|row| row.try_get(0).ok()).unwrap_or_default();
+        let sql = "SELECT pg_catalog.current_setting('server_version_num')";
+        let answer = self.client(&self.subject)?.simple_query(sql).await.map_err(|error| self.subject.statement_failed(&error))?;
+        let number = answer.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0)?.parse::<i32>().ok(),
+            _ => None,
+        });
+        let version = number.unwrap_or_default();
         if version >= OLDEST_SERVER {
             return Ok(version);
         }
@@ -120,10 +107,15 @@ impl Session {
         Ok(result)
     }
 
-    /// The rows of a query.
-    pub(super) async fn query(self: &Arc<Self>, sql: &str, parameters: &[&(dyn ToSql + Sync)], subject: &Subject) -> Result<Vec<Row>> {
+    /// The rows of a query. All of its types must be PostgreSQL's own: others are looked up by statements with a name.
+    pub(super) async fn query(
+        self: &Arc<Self>,
+        sql: &str,
+        parameters: &[(&(dyn ToSql + Sync), Type)],
+        subject: &Subject,
+    ) -> Result<Vec<Row>> {
         let mut running = Running::new(self);
-        let result = self.client(subject)?.query(sql, parameters).await;
+        let result = self.client(subject)?.query_typed(sql, parameters).await;
         running.ended();
         result.map_err(|error| subject.statement_failed(&error))
     }

@@ -1,14 +1,19 @@
 //! One moment of one table: a REPEATABLE READ transaction.
 //!
 //! ```text
-//! BEGIN REPEATABLE READ READ ONLY ─ SET LOCAL … ─ LOCK TABLE … ACCESS SHARE ─► catalogue, ceiling, counts, COPY, COPY …
-//!                                                  └ before the first query, which is what fixes the moment
+//! what is it? ─ BEGIN REPEATABLE READ READ ONLY ─ SET LOCAL … ─ LOCK TABLE … ACCESS SHARE ─► catalogue, ceiling, counts, COPY …
+//!  └ a transaction of its own                                    └ before the first query, which is what fixes the moment
 //! ```
 //!
 //! The lock comes first because TRUNCATE and rewriting kinds of ALTER TABLE do not respect snapshots: one that committed
 //! between the moment and the read would leave an empty table to read, and every row would look deleted. It conflicts with
-//! nothing but such statements. A role that may read only some columns gets no lock, nor do materialised views and foreign
-//! tables. The settings make text the same in every session: zone UTC, ISO dates, all digits of floats.
+//! nothing but such statements. A role that may read only some columns gets no lock, nor do materialised views: there the
+//! files are compared when everything is read, and a table whose file is another one is SOURCE_CHANGED. What is behind a view
+//! or a foreign table without a lock is not known here.
+//!
+//! The settings make text the same in every session (zone UTC, ISO dates, all digits of floats) and make the server refuse
+//! what row-level security would filter in silence. The catalogue is read with an empty search path; the table then with the
+//! role's own, since functions behind a view may need it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,16 +29,26 @@ use super::copy::{RowShape, copy_out};
 use super::failure::Subject;
 use super::literal::identifier;
 use super::measure;
-use super::options::PostgresOptions;
+use super::options::{PostgresOptions, RowSecurity};
 use super::query::Queries;
 use super::relation::Relation;
 use super::session::Session;
+use super::types::{Order, PG_CATALOG};
 use crate::error::{Error, ErrorCode, Result};
 use crate::sync::connector::{ReadRequest, RelationKind, RowFilter, SourceSnapshot, SourceTable};
 
-/// What every transaction here begins with. The lock's wait is limited: whoever waits for a lock makes others wait behind it.
-const BEGIN: &str = "
-BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+/// What a transaction sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// The same moment in every statement.
+    OneMoment,
+    /// What is committed when a statement begins.
+    Now,
+}
+
+/// What every transaction here begins with. The wait for a lock is limited: whoever waits for one makes others wait behind.
+const SETTINGS: &str = "
+SET LOCAL search_path = '';
 SET LOCAL TimeZone = 'UTC';
 SET LOCAL DateStyle = 'ISO, YMD';
 SET LOCAL IntervalStyle = 'postgres';
@@ -49,18 +64,49 @@ const LARGE_TABLE: f64 = 2e6;
 ///
 /// # Errors
 /// As the statements fail.
-pub(super) async fn begin(session: &Arc<Session>, options: &PostgresOptions, subject: &Subject) -> Result<()> {
-    let mut sql = BEGIN.to_string();
+pub(super) async fn begin(session: &Arc<Session>, options: &PostgresOptions, sight: Sight, subject: &Subject) -> Result<()> {
+    let isolation = if sight == Sight::OneMoment { "REPEATABLE READ" } else { "READ COMMITTED" };
+    let mut sql = format!("BEGIN ISOLATION LEVEL {isolation} READ ONLY;{SETTINGS}");
     if let Some(limit) = options.statement_timeout {
         sql.push_str(&format!("\nSET LOCAL statement_timeout = {};", limit.as_millis()));
     }
+    if options.row_security == RowSecurity::Error {
+        sql.push_str("\nSET LOCAL row_security = off;");
+    }
     session.execute(&sql, subject).await
 }
+
+/// Describes one table, open types settled by what it holds.
+///
+/// # Errors
+/// As the statements fail. A table that cannot be measured is described without.
+pub(super) async fn describe(
+    session: &Arc<Session>,
+    options: &PostgresOptions,
+    name: (&str, &str),
+    subject: &Subject,
+) -> Result<Option<Relation>> {
+    let Some(mut relation) = catalog::read(session, Some(name), subject).await?.pop() else { return Ok(None) };
+    session.execute(OWN_PATH, subject).await?;
+    let described = relation.clone();
+    match measure::settle(session, &mut relation, None, (options.out_of_range, subject)).await {
+        Ok(()) => Ok(Some(relation)),
+        Err(error) if error.code() == ErrorCode::ConnectionFailed => Err(error),
+        Err(_) => Ok(Some(described)),
+    }
+}
+
+/// The search path that the role or the database has.
+const OWN_PATH: &str = "SET LOCAL search_path TO DEFAULT";
 
 /// An open moment of a table.
 pub(super) struct PostgresSnapshot {
     session: Arc<Session>,
     relation: Relation,
+    /// About how many rows there are.
+    rows: f64,
+    /// Whether the table's rows can be replaced while it is read.
+    is_unlocked: bool,
     options: Arc<PostgresOptions>,
     subject: Subject,
     context: Arc<TaskContext>,
@@ -85,17 +131,26 @@ impl PostgresSnapshot {
     ) -> Result<Self> {
         let session = Session::connect(options).await?;
         let subject = session.subject().table(&[schema.to_string(), name.to_string()]);
+        begin(&session, options, Sight::Now, &subject).await?;
         let Some(kind) = catalog::kind(&session, (schema, name), &subject).await? else {
             return Err(not_found(&session, name, &subject).await?);
         };
-        begin(&session, options, &subject).await?;
-        if matches!(kind, RelationKind::Table | RelationKind::PartitionedTable | RelationKind::View) {
-            lock(&session, (schema, name), &subject).await?;
-        }
+        session.execute("COMMIT", &subject).await?;
+        begin(&session, options, Sight::OneMoment, &subject).await?;
+        let is_unlocked = match kind {
+            RelationKind::Table | RelationKind::PartitionedTable | RelationKind::View => !lock(&session, (schema, name), &subject).await?,
+            RelationKind::MaterializedView | RelationKind::ForeignTable => true,
+        };
         let found = catalog::read(&session, Some((schema, name)), &subject).await?.pop();
         let Some(mut relation) = found else { return Err(not_found(&session, name, &subject).await?) };
-        measure::settle(&session, &mut relation, known, &subject).await?;
-        Ok(Self { session, relation, options: Arc::clone(options), subject, context })
+        if relation.types.is_empty() {
+            let remedy = "add a column to it, or sync a view that has one";
+            return Err(subject.error(ErrorCode::TypeUnsupported, "the table has no columns, so there is nothing to sync", remedy));
+        }
+        let rows = catalog::rows(&session, &relation, &subject).await?;
+        session.execute(OWN_PATH, &subject).await?;
+        measure::settle(&session, &mut relation, known, (options.out_of_range, &subject)).await?;
+        Ok(Self { session, relation, rows, is_unlocked, options: Arc::clone(options), subject, context })
     }
 
     fn queries(&self) -> Queries<'_> {
@@ -120,16 +175,16 @@ impl PostgresSnapshot {
     }
 }
 
-/// Locks the table where the role may; a role with leave for some columns only cannot.
-async fn lock(session: &Arc<Session>, (schema, name): (&str, &str), subject: &Subject) -> Result<()> {
+/// Locks the table where the role may, and tells whether; a role with leave for some columns only cannot.
+async fn lock(session: &Arc<Session>, (schema, name): (&str, &str), subject: &Subject) -> Result<bool> {
     let table = format!("{}.{}", identifier(schema), identifier(name));
     let sql = format!("SAVEPOINT before_lock; LOCK TABLE {table} IN ACCESS SHARE MODE; RELEASE SAVEPOINT before_lock");
     match session.try_execute(&sql, subject).await? {
         Err(error) if error.code() == Some(&tokio_postgres::error::SqlState::INSUFFICIENT_PRIVILEGE) => {
-            session.execute("ROLLBACK TO SAVEPOINT before_lock", subject).await
+            session.execute("ROLLBACK TO SAVEPOINT before_lock", subject).await.map(|()| false)
         }
         Err(error) => Err(subject.statement_failed(&error)),
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(true),
     }
 }
 
@@ -151,9 +206,13 @@ impl SourceSnapshot for PostgresSnapshot {
     }
 
     /// An order costs the server a sort, or an index read all over the table. That is worth it where a load takes so long that it
-    /// had better go on after an interruption; a smaller one is quicker done again.
+    /// had better go on after an interruption; a smaller one is quicker done again. Types of extensions are left out: their order
+    /// is theirs to change.
     fn reads_in_order(&self) -> bool {
-        self.relation.rows >= LARGE_TABLE
+        let is_ours = |name: &String| {
+            self.relation.column(name, &self.subject).is_ok_and(|key| key.ty.operators == PG_CATALOG && key.ty.order != Order::CastToText)
+        };
+        self.rows >= LARGE_TABLE && self.relation.table.primary_key.iter().all(is_ours)
     }
 
     async fn ceiling(&self, column: &str, filters: &[RowFilter]) -> Result<Option<ScalarValue>> {
@@ -191,8 +250,19 @@ impl SourceSnapshot for PostgresSnapshot {
         self.copy(&sql, &request.columns, request.batch_rows).await
     }
 
-    /// A transaction sees one moment or fails.
+    /// A transaction sees one moment or fails, but for statements that snapshots do not protect from and no lock kept away.
     async fn finish(&self) -> Result<()> {
-        Ok(())
+        if !self.is_unlocked {
+            return Ok(());
+        }
+        self.session.execute("SET LOCAL search_path = ''", &self.subject).await?;
+        match catalog::replaced(&self.session, &self.relation, &self.subject).await? {
+            None => Ok(()),
+            Some(part) => Err(self.subject.error(
+                ErrorCode::SourceChanged,
+                format!("{part:?} was truncated or rewritten while it was read"),
+                "run again; a role that may SELECT the whole table locks such statements out",
+            )),
+        }
     }
 }

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! The handshake's signatures are verified in every mode; what differs is which certificate is believed. Neither this nor
-//! libpq protects against an impostor below `verify-ca`.
+//! libpq protects against an impostor below `verify-ca`. The library reads X.509 of version 3 only; an older certificate is
+//! recognised and named, since whoever made it by accident (openssl's default for a signing request) would not find out.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::failure::VERSION_1;
 use super::options::{PostgresOptions, TlsMode};
 use crate::error::{Error, ErrorCode, Result};
 
@@ -91,6 +93,9 @@ impl ServerCertVerifier for Verifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
+        if is_version_1(end_entity) {
+            return Err(rustls::Error::General(VERSION_1.into()));
+        }
         let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
         match chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
             // The name is looked at last: with this error the chain is good.
@@ -123,5 +128,39 @@ impl ServerCertVerifier for Verifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Whether a certificate lacks the version that every later one begins with: `SEQUENCE { SEQUENCE { [0] version, …`.
+fn is_version_1(certificate: &[u8]) -> bool {
+    let inner = |bytes| der_content(bytes, 0x30);
+    inner(certificate).and_then(inner).is_some_and(|body| body.first().is_some_and(|tag| *tag != 0xa0))
+}
+
+/// What is in the element of this tag at the front of `bytes`.
+fn der_content(bytes: &[u8], tag: u8) -> Option<&[u8]> {
+    let (found, rest) = bytes.split_first()?;
+    let (length, rest) = rest.split_first()?;
+    // A length of 128 and more is the number of the bytes that hold it.
+    let skipped = if *length < 0x80 { 0 } else { usize::from(length & 0x7f) };
+    rest.get(skipped..).filter(|_| *found == tag)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_of_a_certificate_is_seen_at_any_length() {
+        for (certificate, is_first) in [
+            (&[0x30, 9, 0x30, 7, 0xa0, 3, 2, 1, 2, 2, 0][..], false),
+            (&[0x30, 9, 0x30, 7, 0x02, 1, 5][..], true),
+            (&[0x30, 0x82, 1, 9, 0x30, 0x81, 200, 0xa0, 3, 2, 1, 2][..], false),
+            (&[0x30, 0x82, 1, 9, 0x30, 0x81, 200, 0x02, 1, 5][..], true),
+            (&[0x30, 0x82][..], false),
+            (&[][..], false),
+        ] {
+            assert_eq!(is_version_1(certificate), is_first, "{certificate:x?}");
+        }
     }
 }

@@ -3,8 +3,8 @@
 //! ```text
 //! bool · int2 int4 int8 · oid · float4 float8   the same in Arrow (oid: UInt32)
 //! numeric(p, s)                                 Decimal128 to 38 digits, Decimal256 to 76, else text
-//! numeric                                       as measured in the first load: Decimal of what it holds, else text
-//! money                                         Decimal128(21, 2)
+//! numeric                                       as measured: Decimal of what it holds, else text
+//! money                                         Decimal128(21, 2), in arrays too
 //! text varchar bpchar name citext enum          Utf8 (bpchar with its blanks)
 //! json jsonb uuid                               Utf8, as PostgreSQL writes them
 //! bytea                                         Binary
@@ -21,6 +21,9 @@
 use std::collections::HashMap;
 
 use super::copy::{ValueKind, WIDEST_DECIMAL};
+
+/// The schema of everything that is PostgreSQL's own.
+pub(super) const PG_CATALOG: &str = "pg_catalog";
 
 /// A row of `pg_type`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +56,8 @@ pub(super) enum Select {
     TextArray,
     /// `money`, which has no other exact way out.
     Numeric,
+    /// An array of `money`.
+    NumericArray,
 }
 
 /// How values are put in an order that is the same on every server.
@@ -74,6 +79,8 @@ pub(super) struct ColumnType {
     pub order: Order,
     /// What a literal is cast to.
     pub cast_name: String,
+    /// The schema of the type's comparisons: an extension has them beside its types, everything else is compared by PostgreSQL.
+    pub operators: String,
     /// Whether the column is of a domain: not every operator of the base takes one.
     pub is_domain: bool,
     /// A `numeric` without a declared scale: text unless it is measured.
@@ -83,7 +90,8 @@ pub(super) struct ColumnType {
 impl ColumnType {
     fn new(found: &PgType, kind: ValueKind, select: Select) -> Self {
         let cast_name = found.cast_name.clone();
-        Self { kind, select, order: Order::Own, cast_name, is_domain: false, is_open_numeric: false }
+        let operators = if found.class == 'b' && !found.is_array { found.schema.clone() } else { PG_CATALOG.to_string() };
+        Self { kind, select, order: Order::Own, cast_name, operators, is_domain: false, is_open_numeric: false }
     }
 }
 
@@ -118,6 +126,7 @@ fn array(types: &Types, found: &PgType, modifier: i32, dimensions: i32) -> Colum
         return column(ValueKind::Text, Select::Text);
     }
     match resolve(types, found.element, modifier, 0) {
+        Ok(element) if element.select == Select::Numeric => column(ValueKind::List(Box::new(element.kind)), Select::NumericArray),
         // The elements of a domain are sent as its base; what needs a cast is cast element by element.
         Ok(element) if element.select == Select::Plain && !element.is_open_numeric => {
             column(ValueKind::List(Box::new(element.kind)), Select::Plain)
@@ -132,7 +141,7 @@ fn scalar(found: &PgType, modifier: i32) -> ColumnType {
     if found.class == 'e' {
         return plain(ValueKind::Text);
     }
-    if found.schema != "pg_catalog" {
+    if found.schema != PG_CATALOG {
         let order = if found.name == "citext" { Order::CastToText } else { Order::Own };
         return column(ValueKind::Text, Select::Text, order);
     }

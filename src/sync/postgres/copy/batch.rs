@@ -111,6 +111,11 @@ impl BatchBuilder {
                 format!("{place} holds {what}, which has no counterpart in {}", kind.data_type()),
                 "correct the source, or set out_of_range = 'null' on the connection to read such values as null",
             ),
+            BadValue::DoesNotFit(what) if matches!(kind, ValueKind::Decimal(..)) => subject.error(
+                ErrorCode::ValueOutOfRange,
+                format!("{place} holds {what}, which {} does not hold", kind.data_type()),
+                "resync the table (CALL sync.resync), which measures a numeric without declared digits anew, or correct the source",
+            ),
             BadValue::DoesNotFit(what) => subject.error(
                 ErrorCode::ValueOutOfRange,
                 format!("{place} holds {what}, which {} does not hold", kind.data_type()),
@@ -175,6 +180,20 @@ mod tests {
         assert!(batch.columns()[..2].iter().all(|column| column.is_null(0)));
         let shown = ArrayFormatter::try_new(batch.column(2), &FormatOptions::default().with_null("NULL")).unwrap().value(0).to_string();
         assert_eq!(shown, "[NULL, 2000-01-01]");
+    }
+
+    #[test]
+    fn an_array_that_is_not_one_is_unreadable() {
+        let good = [1_i32, 0, 1082, 2, 1, 4, 7, -1].map(i32::to_be_bytes).concat();
+        let subject = Subject::connection("pg");
+        let append = |array: &[u8]| BatchBuilder::new(shape(OutOfRange::Null)).append(&row(&[None, None, Some(array)]), &subject);
+        assert!(append(&good).is_ok());
+        for (at, word) in [(28, -2_i32), (20, -2), (12, -1), (12, 1)] {
+            let mut bad = good.clone();
+            bad[at..at + 4].copy_from_slice(&word.to_be_bytes());
+            assert_eq!(append(&bad).unwrap_err().code(), ErrorCode::CaptureFailed, "{word} at {at}");
+        }
+        assert!(append(&[0_i32, 0, 1082, 1].map(i32::to_be_bytes).concat()).is_err());
     }
 
     #[test]

@@ -18,6 +18,7 @@ use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::i256;
 use arrow_schema::{DataType, Field, TimeUnit};
 
+use super::frame::NULL_LENGTH;
 use super::numeric::Decimal;
 use super::value::{self, BadValue, exactly};
 use crate::sync::postgres::options::OutOfRange;
@@ -48,6 +49,9 @@ pub(in crate::sync::postgres) enum ValueKind {
     /// An array of one dimension.
     List(Box<ValueKind>),
 }
+
+/// Values from here on get the room that they need: growing by halves would hold as much again for nothing.
+const LARGE_VALUE: usize = 1 << 20;
 
 /// The widest `numeric` that a 128-bit decimal holds.
 const NARROW: u8 = 38;
@@ -190,6 +194,9 @@ impl Values {
             }
             Self::Bytes { offsets, bytes: all } => {
                 let end = offset(all.len() + bytes.len())?;
+                if bytes.len() >= LARGE_VALUE {
+                    all.reserve_exact(bytes.len());
+                }
                 all.extend_from_slice(bytes);
                 offsets.push(end);
             }
@@ -237,11 +244,15 @@ impl Values {
             Self::Float64(values) => primitive::<Float64Type>(kind, values, nulls),
             Self::Decimal128(_, values) => primitive::<Decimal128Type>(kind, values, nulls),
             Self::Decimal256(_, values) => primitive::<Decimal256Type>(kind, values, nulls),
-            Self::Text { offsets, text } => {
+            Self::Text { offsets, mut text } => {
+                text.shrink_to_fit();
                 let (offsets, text) = (OffsetBuffer::new(offsets.into()), Buffer::from(text.into_bytes()));
                 Arc::new(StringArray::new(offsets, text, nulls))
             }
-            Self::Bytes { offsets, bytes } => Arc::new(BinaryArray::new(OffsetBuffer::new(offsets.into()), bytes.into(), nulls)),
+            Self::Bytes { offsets, mut bytes } => {
+                bytes.shrink_to_fit();
+                Arc::new(BinaryArray::new(OffsetBuffer::new(offsets.into()), bytes.into(), nulls))
+            }
             Self::List { offsets, mut items } => {
                 let field = item_field(&items.kind);
                 let items = items.finish(0);
@@ -262,6 +273,9 @@ fn append_text(kind: &ValueKind, bytes: &[u8], text: &mut String) -> Result<(), 
     };
     let added = std::str::from_utf8(bytes).map_err(|_| BadValue::DoesNotFit("a text that is not UTF-8".into()))?;
     offset(text.len() + added.len())?;
+    if added.len() >= LARGE_VALUE {
+        text.reserve_exact(added.len());
+    }
     text.push_str(added);
     Ok(())
 }
@@ -275,8 +289,9 @@ fn offset(length: usize) -> Result<i32, BadValue> {
 fn append_items(bytes: &[u8], items: &mut ColumnBuilder) -> Result<i32, BadValue> {
     let word = |at: usize| value::array(bytes, at).map(i32::from_be_bytes);
     match word(0)? {
-        0 => return Ok(0),
+        0 if bytes.len() == 12 => return Ok(0),
         1 => {}
+        0 => return Err(BadValue::Protocol),
         dimensions => return Err(BadValue::DoesNotFit(format!("an array of {dimensions} dimensions"))),
     }
     let count = word(12)?;
@@ -286,12 +301,16 @@ fn append_items(bytes: &[u8], items: &mut ColumnBuilder) -> Result<i32, BadValue
     for _ in 0..count {
         let length = word(at)?;
         at += 4;
-        let Ok(length) = usize::try_from(length) else {
+        if length == NULL_LENGTH {
             ranges.push(None);
             continue;
-        };
+        }
+        let length = usize::try_from(length).map_err(|_| BadValue::Protocol)?;
         ranges.push(Some(bytes.get(at..at + length).ok_or(BadValue::Protocol)?));
         at += length;
+    }
+    if at != bytes.len() {
+        return Err(BadValue::Protocol);
     }
     for range in ranges {
         match range {

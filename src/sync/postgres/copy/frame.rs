@@ -13,6 +13,9 @@ const SIGNATURE: &[u8; 11] = b"PGCOPY\n\xff\r\n\0";
 /// The lower half of the flags may be ignored; the upper half changes the format.
 const CRITICAL_FLAGS: u32 = 0xFFFF_0000;
 
+/// The length of a null; no other is below zero.
+pub(super) const NULL_LENGTH: i32 = -1;
+
 /// Reads the frame of one COPY.
 #[derive(Debug)]
 pub(super) struct Frames {
@@ -110,7 +113,7 @@ impl Frames {
                 match i16::from_be_bytes(array(data, 0)?) {
                     -1 => self.state = State::Ended,
                     fields if usize::try_from(fields) == Ok(self.fields) => {
-                        let Some(length) = row_length(&data[2..], self.fields) else { return Ok(None) };
+                        let Some(length) = row_length(&data[2..], self.fields)? else { return Ok(None) };
                         row(&data[2..2 + length]).map_err(FrameError::Row)?;
                         return Ok(Some(2 + length));
                     }
@@ -125,19 +128,20 @@ impl Frames {
 }
 
 /// The length of a row of `fields` fields at the front of `data`, if all of it is there.
-fn row_length(data: &[u8], fields: usize) -> Option<usize> {
+fn row_length(data: &[u8], fields: usize) -> Result<Option<usize>, BadValue> {
     let mut at = 0;
     for _ in 0..fields {
-        let length = i32::from_be_bytes(array(data, at).ok()?);
-        at += 4 + usize::try_from(length).unwrap_or(0);
+        let Ok(length) = array(data, at).map(i32::from_be_bytes) else { return Ok(None) };
+        let length = if length == NULL_LENGTH { 0 } else { usize::try_from(length).map_err(|_| BadValue::Protocol)? };
+        at += 4 + length;
         if at > data.len() {
-            return None;
+            return Ok(None);
         }
     }
-    Some(at)
+    Ok(Some(at))
 }
 
-/// The fields of a row, `None` for null.
+/// The fields of a row, `None` for null. The lengths were looked at before.
 pub(super) fn fields(row: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -210,6 +214,9 @@ mod tests {
         other[12] = 1;
         assert!(read(&other, 100).is_err(), "a critical flag");
         assert!(read(&copy(&[&[Some("a")]]), 100).is_err(), "another field count");
+        let mut other = good.clone();
+        other[24..28].copy_from_slice(&(-2_i32).to_be_bytes());
+        assert!(read(&other, 100).is_err(), "a length that is none");
         let mut other = good;
         other.push(0);
         assert!(read(&other, 100).is_err(), "bytes behind the end");

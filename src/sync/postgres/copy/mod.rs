@@ -4,12 +4,14 @@
 //! pieces of the network ─ Frames ─► rows ─ BatchBuilder: one ColumnBuilder a column ─► batches of limited rows and bytes
 //! ```
 //!
-//! Rows are decoded by a task of their own, two batches ahead of the reader. Memory: those batches and the one in the
-//! making, each of at most [`BATCH_BYTES`] and one row; the one in the making is reserved in the pool. A stream that is
-//! dropped cancels its statement; a stream that ends without an error was complete.
+//! Rows are decoded by a task of their own, two batches ahead of the reader. Memory: those batches, the one in the making and
+//! the one that the reader was given last, each of at most [`BATCH_BYTES`] or one row; every one is reserved in the pool until
+//! the reader asks for the next (`flow`). Where the pool has no room, decoding waits for the reader; a batch over the usual size
+//! is decoded alone. A stream that is dropped cancels its statement; a stream that ends without an error was complete.
 
 mod batch;
 mod column;
+mod flow;
 mod frame;
 mod numeric;
 mod value;
@@ -18,13 +20,11 @@ use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use datafusion::common::DataFusionError;
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::stream::RecordBatchReceiverStream;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::StreamExt;
-use tokio::sync::mpsc::Sender;
 use tokio_postgres::CopyOutStream;
 
 pub(super) use batch::RowShape;
@@ -32,6 +32,7 @@ pub(super) use column::{ValueKind, WIDEST_DECIMAL};
 pub(super) use value::{date_text, time_text, timestamp_text};
 
 use batch::BatchBuilder;
+use flow::{Outlet, Ready, flow};
 use frame::{FrameError, Frames};
 
 use super::failure::Subject;
@@ -64,45 +65,48 @@ pub(super) async fn copy_out(
         }
     };
     let reservation = MemoryConsumer::new("postgres read").register(context.memory_pool());
-    let mut builder = RecordBatchReceiverStream::builder(Arc::clone(shape.schema()), AHEAD);
+    let schema = Arc::clone(shape.schema());
     let decoder = Decoder {
-        frames: Frames::new(shape.schema().fields().len()),
+        frames: Frames::new(schema.fields().len()),
         batch: BatchBuilder::new(shape),
         ready: VecDeque::new(),
         reservation,
         subject: subject.clone(),
     };
-    let sender = builder.tx();
-    builder.spawn(async move {
-        match decode(decoder, pieces, &sender).await {
+    let (outlet, inlet) = flow(AHEAD);
+    let task = SpawnedTask::spawn(async move {
+        match decode(decoder, pieces, &outlet).await {
             Ok(()) => running.ended(),
-            // Behind the batches that came before it: what the task itself returns would overtake them.
-            Err(error) => drop(sender.send(Err(error.into())).await),
+            Err(error) => outlet.fail(error).await,
         }
-        Ok(())
     });
-    Ok(builder.build())
+    Ok(Box::pin(RecordBatchStreamAdapter::new(schema, inlet.into_stream(task))))
 }
 
 /// Reads to the end, or until nobody listens: then the statement is still running, and is cancelled by its guard.
-async fn decode(mut decoder: Decoder, pieces: CopyOutStream, sender: &Sender<Result<RecordBatch, DataFusionError>>) -> Result<()> {
+async fn decode(mut decoder: Decoder, pieces: CopyOutStream, outlet: &Outlet) -> Result<()> {
     let mut pieces = pin!(pieces);
     let outcome = loop {
         match pieces.next().await {
-            Some(Ok(piece)) => decoder.take(&piece)?,
+            Some(Ok(piece)) => {
+                decoder.make_room(piece.len(), outlet).await?;
+                decoder.take(&piece)?;
+            }
             Some(Err(error)) => break Err(decoder.subject.statement_failed(&error)),
             None => break decoder.check_complete(),
         }
-        while let Some(batch) = decoder.ready.pop_front() {
-            if sender.send(Ok(batch)).await.is_err() {
+        while let Some(ready) = decoder.ready.pop_front() {
+            let is_large = ready.bytes() > 2 * BATCH_BYTES;
+            let has_reader = outlet.send(ready).await && (!is_large || outlet.drained().await);
+            if !has_reader {
                 return Err(decoder.subject.error(ErrorCode::Cancelled, "the reader is gone", "run again"));
             }
         }
     };
     // Whole rows that came before the connection was lost are handed on too: a load in order goes on behind them.
-    if let Some(batch) = decoder.rest()? {
+    if let Some(ready) = decoder.rest()? {
         // Nobody listens any more, and nothing is left to cancel.
-        let _ = sender.send(Ok(batch)).await;
+        let _ = outlet.send(ready).await;
     }
     outcome
 }
@@ -111,25 +115,35 @@ async fn decode(mut decoder: Decoder, pieces: CopyOutStream, sender: &Sender<Res
 struct Decoder {
     frames: Frames,
     batch: BatchBuilder,
-    ready: VecDeque<RecordBatch>,
+    ready: VecDeque<Ready>,
     reservation: MemoryReservation,
     subject: Subject,
 }
 
 impl Decoder {
+    /// Reserves what a piece of this length needs beside its decoded rows; waits for the reader where the pool has no room.
+    async fn make_room(&mut self, piece: usize, outlet: &Outlet) -> Result<()> {
+        loop {
+            let held = self.batch.bytes() + self.frames.buffered() + 2 * piece;
+            match reserve(&self.reservation, held, &self.subject) {
+                Ok(()) => return Ok(()),
+                Err(error) if !outlet.given_back().await => return Err(error),
+                Err(_) => {}
+            }
+        }
+    }
+
     fn take(&mut self, piece: &[u8]) -> Result<()> {
         let Self { frames, batch, ready, reservation, subject } = self;
         let result = frames.feed(piece, |row| {
-            reserve(reservation, batch.bytes() + row.len(), subject)?;
             batch.append(row, subject)?;
             if batch.rows() >= batch.shape().batch_rows || batch.bytes() >= BATCH_BYTES {
-                ready.push_back(batch.finish(subject)?);
-                reservation.free();
+                ready.push_back(Ready::new(batch.finish(subject)?, reservation.take()));
             }
             Ok(())
         });
         match result {
-            Ok(()) => reserve(reservation, batch.bytes() + frames.buffered(), subject),
+            Ok(()) => Ok(()),
             Err(FrameError::Row(error)) => Err(error),
             Err(FrameError::Protocol) => Err(unreadable(subject)),
         }
@@ -145,13 +159,16 @@ impl Decoder {
     }
 
     /// The rows that have filled no batch yet.
-    fn rest(&mut self) -> Result<Option<RecordBatch>> {
-        if self.batch.rows() == 0 { Ok(None) } else { self.batch.finish(&self.subject).map(Some) }
+    fn rest(&mut self) -> Result<Option<Ready>> {
+        if self.batch.rows() == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Ready::new(self.batch.finish(&self.subject)?, self.reservation.take())))
     }
 }
 
 /// Makes room for `held` bytes, in steps.
-fn reserve(reservation: &mut MemoryReservation, held: usize, subject: &Subject) -> Result<()> {
+fn reserve(reservation: &MemoryReservation, held: usize, subject: &Subject) -> Result<()> {
     if held <= reservation.size() {
         return Ok(());
     }
