@@ -13,8 +13,8 @@ use std::time::Duration;
 use datafusion_incremental::Error;
 use datafusion_incremental::env::{Clock, SeededIds};
 
-use super::clock::{EPOCH, TestClock, pass};
 use super::backing::Backing;
+use super::clock::{EPOCH, TestClock, pass};
 use super::store::{Fault, FaultStore, Op};
 use super::world::{Process, ROOT, Rows, World, alone, in_parallel, rows};
 
