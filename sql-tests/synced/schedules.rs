@@ -172,12 +172,27 @@ async fn a_clock_that_was_ahead_stops_no_schedule() {
 }
 
 #[tokio::test]
+async fn a_clock_behind_its_source_follows_it_once() {
+    let world = World::new().await;
+    world.sql("CREATE SYNCED TABLE t FROM x.public.s WITH (sync_type = 'full_refresh', sync_frequency = 'never')").await;
+    world.sql("CREATE INCREMENTAL TABLE e FROM t KEY (id) WITH (schedule = 'after_source') AS SELECT id FROM input").await;
+    world.clock.jump(HOUR);
+    world.sql("CALL sync.reload('t')").await;
+    // A host whose clock is an hour behind.
+    world.clock.jump(-HOUR);
+    assert_eq!(world.ran().await, ["e"]);
+    assert!(world.ran().await.is_empty());
+}
+
+#[tokio::test]
 async fn keys_are_compared_by_the_clock_also_after_a_failure() {
     let world = World::new().await;
     let with = "sync_type = 'incremental', incremental_field = 'at', sync_frequency = 'never', reconcile_frequency = '24hour', capture_retries = 0";
     world.sql(&format!("CREATE SYNCED TABLE t FROM x.public.s WITH ({with})")).await;
-    world.sql("CALL sync.reload('t')").await;
+    // Without rows there is nothing to compare.
     world.clock.jump(24 * HOUR);
+    assert!(world.ran().await.is_empty());
+    world.sql("CALL sync.reload('t')").await;
     world.outside.declare("*", Declared { is_down: true, ..Declared::default() });
     assert!(world.tick().await.has_failed());
     // It is not tried at each look, and what failed was a comparison.

@@ -54,6 +54,7 @@ impl Alteration {
 /// `REVISION_CONFLICT` when the inherited revision is another than asked for, or somebody saved meanwhile; every
 /// refusal of the handler; `OPTION_UNKNOWN`.
 pub async fn alter(host: &Host, table: &Arc<TableHandle>, alteration: &Alteration) -> Result<Option<u64>> {
+    table.check_incremental("ALTER SYNCED TABLE changes it")?;
     let name = table.name();
     let log = table.incarnation().definitions().await?;
     let inherited = if alteration.draft { log.newest() } else { log.active().or_else(|| log.newest()) };
@@ -123,6 +124,7 @@ async fn present_source(host: &Host, stored: &SourceSpec) -> Result<SourceSpec> 
 /// # Errors
 /// `REVISION_CONFLICT`; `DEFINITION_INVALID` when the revision does not exist.
 pub async fn activate(host: &Host, table: &Arc<TableHandle>, if_revision: Option<u64>, revision: Option<u64>) -> Result<u64> {
+    table.check_incremental("ALTER SYNCED TABLE changes it")?;
     let name = table.name();
     let log = table.incarnation().definitions().await?;
     let newest = log.newest().map_or(0, |newest| newest.number);

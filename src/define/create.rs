@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::plan::source::{describe, resolve};
 use crate::run::{Host, tables_behind};
 use crate::spec::sync::RefreshSchedule;
-use crate::spec::{Definition, OptionKind, Options, Revision, SourceSpec, check_same_types};
+use crate::spec::{Definition, HandlerSpec, OptionKind, Options, Revision, SourceSpec, check_same_types};
 use crate::store::{DefinitionEntry, DefinitionLog, Incarnation, TableState, TableStore};
 use crate::table::{TableHandle, shown_name};
 
@@ -83,7 +83,9 @@ pub async fn create(host: &Host, spec: &TableSpec, location: Location, existing:
     check_schedule(host, &name, &definition.source, &operational).await?;
     let store = TableStore::new(host.env.clone(), location);
     let stored_name = spec.name.to_quoted_string();
-    let incarnation = match store.state().await? {
+    let state = store.state().await?;
+    let was_dropped = matches!(state, TableState::Dropped(_));
+    let incarnation = match state {
         TableState::Absent | TableState::Purged(_) => {
             let incarnation = store.create(&stored_name).await?;
             return first_revision(host, incarnation, &spec.name, definition, operational).await;
@@ -95,6 +97,16 @@ pub async fn create(host: &Host, spec: &TableSpec, location: Location, existing:
     if log.newest().is_none() {
         // The process that created it died before its first revision.
         return first_revision(host, incarnation, &spec.name, definition, operational).await;
+    }
+    if log.newest().is_some_and(|newest| newest.definition.handler == HandlerSpec::Synced) {
+        if was_dropped {
+            store.drop_table(incarnation.id()).await?;
+        }
+        let place = incarnation.store().location().display();
+        return Err(Error::new(
+            ErrorCode::DefinitionMismatch,
+            format!("table {name:?}: {place} holds a synced table. Remedy: another name or LOCATION, or DROP SYNCED TABLE … PURGE first"),
+        ));
     }
     let saved = reconcile(host, &incarnation, log, (&name, definition, operational), existing).await?;
     let handle = TableHandle::from_incarnation(incarnation, spec.name.clone()).await?;

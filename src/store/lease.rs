@@ -148,7 +148,7 @@ impl Incarnation {
             ErrorCode::RunActive,
             format!(
                 "table {:?}: run {} is active, until {until} unless it goes on longer. \
-                 Remedy: wait for it, or CALL incremental.cancel('{}', '{}')",
+                 Remedy: wait for it, or CALL incremental.cancel('{}', '{}') (of a synced table: CALL sync.cancel)",
                 self.name(),
                 holder.run,
                 self.name().replace('\'', "''"),

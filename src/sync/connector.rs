@@ -33,6 +33,15 @@ pub trait ConnectorFactory: fmt::Debug + Send + Sync {
     /// Every option that a connection of this type knows.
     fn options(&self) -> &'static [ConnectionOption];
 
+    /// Checks the options of a connection that is to be stored, as far as they are no secrets: those are references here.
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID`, naming the option and not its value, which may be a secret that went astray.
+    fn check(&self, name: &str, options: &BTreeMap<String, String>) -> Result<()> {
+        let _ = (name, options);
+        Ok(())
+    }
+
     /// A connector for a connection. It may connect at once or at its first use.
     ///
     /// # Errors

@@ -74,10 +74,10 @@ impl ConnectorRegistry {
                 ));
             }
         }
-        match options.iter().find(|option| option.is_required && !entry.options.contains_key(option.name)) {
-            Some(missing) => Err(refuse(missing.name, "is missing", missing.doc)),
-            None => Ok(()),
+        if let Some(missing) = options.iter().find(|option| option.is_required && !entry.options.contains_key(option.name)) {
+            return Err(refuse(missing.name, "is missing", &format!("give it: {}", missing.doc)));
         }
+        self.factory(&entry.kind)?.check(&entry.name, &entry.options)
     }
 
     /// A connector of a stored connection, with its secrets resolved.

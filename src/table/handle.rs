@@ -136,6 +136,17 @@ impl TableHandle {
         }
     }
 
+    /// Refuses a synced table where only an incremental one makes sense; `instead` is what a synced one has.
+    ///
+    /// # Errors
+    /// `DEFINITION_MISMATCH`.
+    pub fn check_incremental(&self, instead: &str) -> Result<()> {
+        if !self.is_synced() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorCode::DefinitionMismatch, format!("table {:?} is a synced table. Remedy: {instead}", self.name())))
+    }
+
     /// Whether both handles mean the same incarnation of the same table.
     pub fn is_same_table(&self, other: &Self) -> bool {
         self.identity() == other.identity()

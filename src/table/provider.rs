@@ -135,10 +135,10 @@ impl IncrementalTable {
     }
 
     fn read_only(&self, what: &str) -> DataFusionError {
-        let (table, name) = (self.handle.name(), self.handle.sql_name());
+        let (table, run) = (self.handle.name(), self.handle.first_remedy());
         Error::new(
             ErrorCode::ReadOnly,
-            format!("table {table:?}: {what} is not possible, its rows follow from its source. Remedy: change the source, then run REFRESH {name}"),
+            format!("table {table:?}: {what} is not possible, its rows follow from its source. Remedy: change the source, then run {run}"),
         )
         .into()
     }

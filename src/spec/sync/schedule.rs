@@ -102,9 +102,9 @@ impl TimeOfDay {
         Some(Self(number(hours, 24)? * 3600 + number(minutes, 60)? * 60 + number(seconds, 60)?))
     }
 
-    /// Whole minutes since midnight.
-    pub fn minutes(self) -> u32 {
-        self.0 / 60
+    /// Seconds since midnight.
+    pub fn seconds(self) -> u32 {
+        self.0
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_time_of_day_has_two_digits_each() {
         assert_eq!(TimeOfDay::parse("03:00").map(|t| t.to_string()).as_deref(), Some("03:00:00"));
-        assert_eq!(TimeOfDay::parse("23:59:59").map(TimeOfDay::minutes), Some(1439));
+        assert_eq!(TimeOfDay::parse("23:59:59").map(TimeOfDay::seconds), Some(86_399));
         for bad in ["3:00", "24:00", "12:60", "12:00:60", "12", "12:00:00:00", "+1:00", ""] {
             assert_eq!(TimeOfDay::parse(bad), None, "{bad}");
         }

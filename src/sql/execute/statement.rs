@@ -157,6 +157,7 @@ async fn drop_table(state: &SessionState, name: &TableReference, if_exists: bool
         return Ok(StatementResult::nothing());
     }
     let table = incremental_table(state, name).await?;
+    table.check_incremental(&format!("DROP SYNCED TABLE {}", table.sql_name()))?;
     drop_and_deregister(state, &extension.host(state), &table, purge).await?;
     Ok(StatementResult::nothing())
 }
@@ -278,11 +279,12 @@ async fn other(ctx: &SessionContext, statement: DataFusionStatement) -> Result<S
     follow_names(&ctx.state(), &statement).await?;
     let plan = ctx.state().statement_to_plan(statement).await.map_err(failed)?;
     if let LogicalPlan::Ddl(DdlStatement::DropTable(drop)) = &plan
-        && let Found::Incremental(_) = find(&ctx.state(), &drop.name).await?
+        && let Found::Incremental(table) = find(&ctx.state(), &drop.name).await?
     {
+        let (kind, drops) = if table.is_synced() { ("a synced", "SYNCED") } else { ("an incremental", "INCREMENTAL") };
         return Err(Error::new(
             ErrorCode::StatementInvalid,
-            format!("{name} is an incremental table. Remedy: DROP INCREMENTAL TABLE {name}", name = drop.name),
+            format!("{name} is {kind} table. Remedy: DROP {drops} TABLE {name}", name = drop.name),
         ));
     }
     let rows = ctx.execute_logical_plan(plan).await.map_err(failed)?;

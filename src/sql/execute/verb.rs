@@ -116,6 +116,7 @@ fn micros(text: &str) -> Result<i64> {
 }
 
 async fn row(state: &SessionState, table: Arc<TableHandle>, args: BoundArguments) -> Result<Outcome> {
+    table.check_incremental("its rows are its source's as they are: select from it; sync_runs says what wrote it")?;
     let log = table.incarnation().definitions().await?;
     let revision = log.active().ok_or_else(|| table.not_published())?;
     let schema = run::row_schema(&revision.definition);
@@ -202,6 +203,7 @@ async fn act(
             batch(schema, vec![Arc::new(UInt64Array::from(vec![number]))])
         }
         "drop" => {
+            table.check_incremental(&format!("DROP SYNCED TABLE {}", table.sql_name()))?;
             let freed = drop_and_deregister(state, host, table, args.boolean("purge").unwrap_or(false)).await?;
             batch(schema, vec![Arc::new(UInt64Array::from(vec![freed]))])
         }

@@ -33,7 +33,10 @@ pub(crate) fn context(state: &SessionState) -> Result<SyncContext> {
 /// The synced table of this name.
 pub(in crate::sql) async fn synced_table(state: &SessionState, name: &TableReference) -> Result<Arc<TableHandle>> {
     let table = incremental_table(state, name).await.map_err(|error| match error.code() {
-        ErrorCode::TableNotFound => Error::new(ErrorCode::TableNotFound, error.message().replace("incremental table", "synced table")),
+        ErrorCode::TableNotFound => Error::new(
+            ErrorCode::TableNotFound,
+            format!("no synced table is called {:?}. Remedy: name one of sync_tables()", name.to_string()),
+        ),
         _ => error,
     })?;
     if table.is_synced() {

@@ -160,7 +160,9 @@ pub(super) fn schema_row(rows: &mut Rows, table: &TableHandle, standing: &Standi
     rows.number(state.map(|state| state.generation));
     rows.number(standing.version.map(|(version, _)| version));
     rows.number(standing.version.map(|(_, rows)| rows));
-    rows.text(state.and_then(|state| state.mark.as_ref()).map(|mark| mark.value.to_string()));
+    // A mark of another column says nothing of this one: the next run begins without.
+    let mark = state.and_then(|state| state.mark.as_ref()).filter(|mark| Some(&mark.field) == config.incremental_field.as_ref());
+    rows.text(mark.map(|mark| mark.value.to_string()));
     rows.list(state.map(|state| state.missing_columns.clone()));
     rows.time(state.and_then(|state| state.reconciled_at));
     rows.text(standing.active_run.as_ref().map(|run| run.as_str().into()));

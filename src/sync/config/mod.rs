@@ -14,4 +14,4 @@ mod validate;
 
 pub use change::{ChangePlan, Effect, Facts, FieldEffect, plan_change, reads_alike, refused_by, strongest};
 pub use fields::{Changes, FIELDS, FieldSpec, FieldValue, apply};
-pub use validate::{Candidate, candidates, complete, cursor_type, typed_filters, validate, validate_types};
+pub use validate::{Candidate, candidates, complete, cursor_type, typed_filters, validate, validate_schedule, validate_types};

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::fields::{Changes, refuse};
 use crate::error::{Error, ErrorCode, Result};
+use crate::handler::RESERVED_PREFIX;
 use crate::spec::sync::{FieldType, FilterSpec, Frequency, NullPolicy, SyncConfig, SyncType};
 use crate::spec::unsupported_type;
 use crate::sync::connector::{FilterOperator, RowFilter, SourceColumn, SourceTable};
@@ -66,8 +67,20 @@ pub fn validate(table: &str, config: &SyncConfig, source: &SourceTable, changes:
     check.cursor()?;
     check.key()?;
     check.columns()?;
-    check.reconcile()?;
+    validate_schedule(table, config)?;
     typed_filters(table, &config.row_filters, source).map(drop)
+}
+
+/// Checks what needs no source: keys are compared where rows are merged by one.
+///
+/// # Errors
+/// `CONFIG_INVALID`.
+pub fn validate_schedule(table: &str, config: &SyncConfig) -> Result<()> {
+    if config.reconcile_frequency == Frequency::NEVER || config.sync_type.is_none() || !config.merge_key().is_empty() {
+        return Ok(());
+    }
+    let what = "needs rows that are merged by a key, and these are not";
+    Err(refuse(table, "reconcile_frequency", what, "leave it out or RESET it, or use sync_type 'incremental' with a key"))
 }
 
 /// Checks what a run needs of its source, where every column that is named exists: a column may have another type now.
@@ -192,6 +205,8 @@ impl Check<'_> {
         }
         let what = match declared.filter(|_| natural.is_some()) {
             Some(declared) => format!("of type {} does not hold values of kind {:?}", column.source_type, declared.as_str()),
+            None if column.unsupported.is_some() => format!("cannot be read: {}", column.unsupported.as_deref().unwrap_or_default()),
+            None if is_text => format!("of type {} is a cursor only with incremental_field_type = 'objectid'", column.source_type),
             None => format!("of type {} has no order that runs could go on from", column.source_type),
         };
         let names: Vec<String> = candidates(self.source).into_iter().map(|candidate| candidate.column.name).collect();
@@ -229,7 +244,9 @@ impl Check<'_> {
         }
         let unusable = config.primary_key_columns.iter().filter_map(|name| {
             let column = self.source.column(name)?;
-            column.unsupported.clone().or_else(|| unsupported_type(&column.data_type, true)).map(|why| (name, why))
+            let unreadable = column.unsupported.as_ref().map(|why| format!("it cannot be read: {why}"));
+            let reserved = name.starts_with(RESERVED_PREFIX).then(|| format!("names that start with {RESERVED_PREFIX} are reserved"));
+            unreadable.or(reserved).or_else(|| unsupported_type(&column.data_type, true)).map(|why| (name, why))
         });
         match unusable.into_iter().next() {
             None => Ok(()),
@@ -244,18 +261,19 @@ impl Check<'_> {
         }
     }
 
-    /// Keys are compared where rows are merged by one.
-    fn reconcile(&self) -> Result<()> {
-        let config = self.config;
-        if config.reconcile_frequency == Frequency::NEVER || config.sync_type.is_none() || !config.merge_key().is_empty() {
-            return Ok(());
-        }
-        let what = "needs rows that are merged by a key, and these are not";
-        Err(refuse(self.table, "reconcile_frequency", what, "RESET (reconcile_frequency), or use sync_type 'incremental' with a key"))
-    }
-
     fn columns(&self) -> Result<()> {
         let is_enabled = |name: &String| self.config.enabled_columns.as_ref().is_none_or(|enabled| enabled.contains(name));
+        let reserved = self.source.columns.iter().find(|column| column.name.starts_with(RESERVED_PREFIX) && is_enabled(&column.name));
+        if let Some(column) = reserved {
+            return Err(Error::new(
+                ErrorCode::TypeUnsupported,
+                format!(
+                    "synced table {:?}: column {:?} cannot be synced: names that start with {RESERVED_PREFIX} are reserved. Remedy: name the other \
+                     columns in enabled_columns, or rename it in a view of the source",
+                    self.table, column.name
+                ),
+            ));
+        }
         let unreadable = self.source.columns.iter().find(|column| column.unsupported.is_some() && is_enabled(&column.name));
         match unreadable.and_then(|column| Some((column, column.unsupported.as_ref()?))) {
             None => Ok(()),

@@ -7,7 +7,9 @@ use crate::spec::sync::{KnownColumn, SyncConfig, SyncPhase};
 use crate::spec::{OPTIONS, OptionSpec, Options};
 use crate::store::{DefinitionEntry, SavedConfig, SyncEntry, SyncLog};
 use crate::sync::SyncContext;
-use crate::sync::config::{ChangePlan, Changes, Effect, Facts, FieldEffect, apply, complete, plan_change, refused_by, strongest, validate};
+use crate::sync::config::{
+    ChangePlan, Changes, Effect, Facts, FieldEffect, apply, complete, plan_change, refused_by, strongest, validate, validate_schedule,
+};
 use crate::sync::status::active_run;
 use crate::table::TableHandle;
 
@@ -149,6 +151,7 @@ async fn judge(context: &SyncContext, table: &TableHandle, request: &AlterReques
     // What only moves the schedule needs no source, which may be down.
     let schedule_only =
         plan_change(&current.config, &new, &Facts { has_data: true, active_run: Some("-".into()) }).effect != Effect::Refuse;
+    validate_schedule(table.name(), &new)?;
     let mut columns = current.columns.clone();
     if !schedule_only || request.changes.names("should_sync") && new.sync_type.is_none() {
         let connector = context.connector(&new.source).await?;

@@ -17,6 +17,12 @@ pub async fn create_connection(context: &SyncContext, name: &str, kind: &str, op
     let entry = ConnectionEntry { name: name.to_string(), kind: kind.to_ascii_lowercase(), options, created_at };
     let store = context.connections()?;
     context.connectors.check(&entry)?;
+    if context.host.state.catalog_list().catalog(name).is_some() {
+        return Err(Error::new(
+            ErrorCode::ConfigInvalid,
+            format!("connection {name:?} would hide the catalog of that name. Remedy: choose another name"),
+        ));
+    }
     store.create(entry).await
 }
 

@@ -137,6 +137,12 @@ async fn find_source(context: &SyncContext, table: &str, parts: &[String]) -> Re
         source.table.clone_from(&found.name);
         return Ok((source, found));
     }
+    // Three parts are a table of another catalog, unless there is none of that name: then a connection was meant.
+    if let [first, _, _] = parts
+        && context.host.state.catalog_list().catalog(first).is_none()
+    {
+        return Err(context.connection(first).await.err().unwrap_or_else(|| no_source(table, parts, &[])));
+    }
     let full = crate::sync::table::full_name(&context.host.state, parts)?;
     let session = describe(&context.host.state, &crate::sync::table::reference(&full)).await?;
     let source = SyncSource { connection: None, table: full.clone(), session: Some(session) };

@@ -32,6 +32,7 @@ mod snapshot;
 mod tls;
 mod types;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_schema::Schema;
@@ -59,8 +60,12 @@ impl ConnectorFactory for PostgresFactory {
         options::OPTIONS
     }
 
+    fn check(&self, name: &str, options: &BTreeMap<String, String>) -> Result<()> {
+        options::check(name, options)
+    }
+
     async fn open(&self, settings: ConnectionSettings) -> Result<Arc<dyn Connector>> {
-        Ok(Arc::new(PostgresConnector { options: Arc::new(PostgresOptions::parse(&settings)?) }))
+        Ok(Arc::new(PostgresConnector { options: Arc::new(PostgresOptions::parse(&settings.name, &settings.options)?) }))
     }
 }
 

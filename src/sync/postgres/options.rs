@@ -9,7 +9,7 @@
 //! first. No message here repeats a value of the address, nor a name that may be one: a password that was not percent-encoded
 //! ends up in the wrong part.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -19,7 +19,7 @@ use tokio_postgres::config::{Config, SslMode};
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::parse_duration;
-use crate::sync::connector::{ConnectionOption, ConnectionSettings};
+use crate::sync::connector::ConnectionOption;
 
 /// Every option of `TYPE postgres`.
 pub(super) const OPTIONS: &[ConnectionOption] = &[
@@ -149,8 +149,8 @@ impl PostgresOptions {
     ///
     /// # Errors
     /// `CONFIG_INVALID`, naming the option.
-    pub(super) fn parse(settings: &ConnectionSettings) -> Result<Self> {
-        let given = Given(settings);
+    pub(super) fn parse(name: &str, options: &BTreeMap<String, String>) -> Result<Self> {
+        let given = Given { name, options };
         let address = Address::split(given.option("url").unwrap_or_default()).map_err(|fault| given.bad_address(&fault))?;
         let mut config = address.config().map_err(|fault| given.bad_address(&fault))?;
         let root = given.option("sslrootcert").or(address.root_certificates.as_deref());
@@ -176,7 +176,7 @@ impl PostgresOptions {
         };
         prepare(&mut config, tls, &address);
         Ok(Self {
-            name: settings.name.clone(),
+            name: name.to_string(),
             config,
             tls,
             root_certificates: root.filter(|path| *path != "system").map(PathBuf::from),
@@ -189,16 +189,31 @@ impl PostgresOptions {
     }
 }
 
+/// Checks everything but the address, which is a reference to a secret.
+///
+/// # Errors
+/// `CONFIG_INVALID`, naming the option.
+pub(super) fn check(name: &str, options: &BTreeMap<String, String>) -> Result<()> {
+    // Which mode the address asks for is not known: one that every certificate goes with.
+    let address = if options.contains_key("sslmode") { "postgres://host" } else { "postgres://host?sslmode=verify-full" };
+    let mut options = options.clone();
+    options.insert("url".into(), address.into());
+    PostgresOptions::parse(name, &options).map(drop)
+}
+
 /// The settings as they were given.
-struct Given<'a>(&'a ConnectionSettings);
+struct Given<'a> {
+    name: &'a str,
+    options: &'a BTreeMap<String, String>,
+}
 
 impl Given<'_> {
     fn option(&self, name: &str) -> Option<&str> {
-        self.0.options.get(name).map(|value| value.trim())
+        self.options.get(name).map(|value| value.trim())
     }
 
     fn invalid(&self, option: &str, wanted: &str) -> Error {
-        let name = &self.0.name;
+        let name = self.name;
         Error::new(ErrorCode::ConfigInvalid, format!("connection {name:?}: option \"{option}\" is not admitted. Remedy: give {wanted}"))
     }
 
@@ -226,7 +241,7 @@ impl Given<'_> {
 
     fn bad_address(&self, fault: &AddressFault) -> Error {
         let AddressFault::Parameter(parameter) = fault else { return self.invalid("url", ADDRESS_REMEDY) };
-        let name = &self.0.name;
+        let name = self.name;
         Error::new(
             ErrorCode::ConfigInvalid,
             format!(
@@ -369,13 +384,27 @@ fn fault(name: &str) -> AddressFault {
 mod tests {
     use std::collections::BTreeMap;
 
-    use datafusion::prelude::SessionContext;
-
     use super::*;
 
     fn parse(options: &[(&str, &str)]) -> Result<PostgresOptions> {
         let options: BTreeMap<String, String> = options.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
-        PostgresOptions::parse(&ConnectionSettings { name: "pg".into(), options, state: SessionContext::new().state() })
+        PostgresOptions::parse("pg", &options)
+    }
+
+    #[test]
+    fn options_are_checked_before_they_are_stored() {
+        let check = |option: (&str, &str)| {
+            let all = [("url", "env:PG_URL"), option];
+            super::check("pg", &all.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect())
+        };
+        for bad in [("sslmode", "MyPassw0rd"), ("out_of_range", "foo"), ("connect_timeout", "abc"), ("statement_timeout", "-5")] {
+            let error = check(bad).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::ConfigInvalid);
+            assert!(error.message().contains(bad.0) && !error.message().contains(bad.1), "{error}");
+        }
+        for good in [("sslmode", "require"), ("sslrootcert", "/ca.pem"), ("schema", "x"), ("connect_timeout", "5 s")] {
+            check(good).unwrap();
+        }
     }
 
     #[test]

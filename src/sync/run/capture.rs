@@ -289,7 +289,10 @@ impl SyncCapture {
                 let created = self.earlier.iter().map(|file| file.rows).sum();
                 DiffReport { created, scanned: rows, ..DiffReport::default() }
             }
-            Counts::Nothing => DiffReport::default(),
+            Counts::Nothing => {
+                let deleted = self.attempt.base.as_ref().map_or(0, |base| base.manifest.rows);
+                DiffReport { deleted, ..DiffReport::default() }
+            }
         })
     }
 

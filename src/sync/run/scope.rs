@@ -4,7 +4,7 @@ use datafusion::common::ScalarValue;
 
 use super::decide::{Decision, Write};
 use crate::error::{Error, ErrorCode, Result};
-use crate::spec::sync::{NullPolicy, SyncConfig, TypedValue};
+use crate::spec::sync::{FieldType, NullPolicy, SyncConfig, TypedValue};
 use crate::sync::connector::{ReadScope, RowFilter, SourceSnapshot};
 use crate::table::TableHandle;
 
@@ -49,6 +49,9 @@ pub(super) async fn scope(
     let cursor = config.incremental_field.as_ref().filter(|_| decision.sync_type.has_cursor());
     let Some(column) = cursor else { return Ok(RowScope { reads: vec![ReadScope::All], ceiling: None, excluded_nulls: None }) };
     let ceiling = snapshot.ceiling(column, filters).await?.and_then(TypedValue::new);
+    if let Some(ceiling) = ceiling.as_ref().filter(|_| config.incremental_field_type == Some(FieldType::Objectid)) {
+        check_object_id(table, column, ceiling)?;
+    }
     let policy = config.null_policy();
     let may_be_null = snapshot.table().column(column).is_none_or(|column| column.is_nullable);
     let nulls = match policy {
@@ -76,6 +79,27 @@ pub(super) async fn scope(
         }
     };
     Ok(RowScope { reads, ceiling, excluded_nulls: (policy == NullPolicy::Exclude).then_some(nulls) })
+}
+
+/// Object ids grow with time in the order of their text only where they are what they are called: one other text, or capital
+/// letters among small ones, would be a mark that nothing comes after.
+fn check_object_id(table: &TableHandle, column: &str, ceiling: &TypedValue) -> Result<()> {
+    let text = match ceiling.value() {
+        ScalarValue::Utf8(Some(text)) | ScalarValue::LargeUtf8(Some(text)) | ScalarValue::Utf8View(Some(text)) => text.as_str(),
+        _ => return Ok(()),
+    };
+    if text.len() == 24 && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorCode::ValueOutOfRange,
+        format!(
+            "synced table {:?}: the greatest value of the cursor column {column:?} is {text:?}, which is no object id: 24 hexadecimal digits in \
+             small letters. Nothing was published. Remedy: correct it, or ALTER SYNCED TABLE {} SET (row_filters = …) to leave such rows out",
+            table.name(),
+            table.sql_name()
+        ),
+    ))
 }
 
 /// The mark as a closed lower bound in the column's present type, less the look-back. The look-back is never stored.
@@ -134,7 +158,7 @@ fn null_cursor(table: &TableHandle, column: &str, count: u64) -> Error {
     Error::new(
         ErrorCode::NullCursor,
         format!(
-            "synced table {:?}: the cursor column {column:?} is null in {count} rows. Nothing was published. Remedy: \
+            "synced table {:?}: the cursor column {column:?} is null in {count} row(s). Nothing was published. Remedy: \
              ALTER SYNCED TABLE {} SET (incremental_field_null_policy = 'exclude') leaves them out and counts them; or fill the column",
             table.name(),
             table.sql_name()

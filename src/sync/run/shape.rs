@@ -14,6 +14,7 @@ use std::sync::Arc;
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 
 use crate::error::{Error, ErrorCode, Result};
+use crate::handler::RESERVED_PREFIX;
 use crate::spec::sync::{SyncConfig, SyncSource};
 use crate::spec::{Definition, HandlerSpec, SemanticOptions, SourceSpec, normalize_type, same_type};
 use crate::sync::connector::SourceTable;
@@ -37,7 +38,7 @@ pub(super) fn selected(config: &SyncConfig, source: &SourceTable) -> Vec<String>
     let always = |name: &String| config.primary_key_columns.contains(name) || config.incremental_field.as_ref() == Some(name);
     let enabled = |name: &String| config.enabled_columns.as_ref().is_none_or(|enabled| enabled.contains(name));
     // One that cannot be read was named by nobody, or the configuration would have been refused: it came later.
-    let readable = source.columns.iter().filter(|column| column.unsupported.is_none());
+    let readable = source.columns.iter().filter(|column| column.unsupported.is_none() && !column.name.starts_with(RESERVED_PREFIX));
     readable.map(|column| column.name.clone()).filter(|name| enabled(name) || always(name)).collect()
 }
 

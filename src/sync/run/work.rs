@@ -315,10 +315,17 @@ fn check_key(attempt: &Attempt, config: &SyncConfig, state: Option<&SyncState>, 
     }
     let name = attempt.table.sql_name();
     let remedy = match source.primary_key.is_empty() {
-        true => format!("if ({}) still identifies a row, CALL sync.resync('{name}', confirm => true)", state.source_key.join(", ")),
+        true => format!(
+            "if ({}) still identifies a row, CALL sync.resync({}, confirm => true)",
+            state.source_key.join(", "),
+            attempt.table.sql_literal()
+        ),
         false => format!(
-            "ALTER SYNCED TABLE {name} SET (primary_key_columns = ('{}')) CONFIRM; the next run rebuilds the table",
-            source.primary_key.join("', '")
+            "ALTER SYNCED TABLE {name} SET (primary_key_columns = ('{}')) CONFIRM; the next run rebuilds the table. If ({}) still identifies \
+             a row: CALL sync.resync({}, confirm => true)",
+            source.primary_key.join("', '"),
+            state.source_key.join(", "),
+            attempt.table.sql_literal()
         ),
     };
     Err(Error::new(

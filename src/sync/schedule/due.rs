@@ -134,7 +134,8 @@ async fn synced(context: &SyncContext, table: &TableHandle) -> Result<Judged> {
         let timetable = Timetable::new(config.sync_frequency, config.sync_time_of_day, (id, set));
         judged.add(Job::Sync, &timetable, (newest(answers, now).unwrap_or(set), now));
     }
-    if config.reconcile_frequency != Frequency::NEVER && !config.merge_key().is_empty() {
+    let is_merged = !config.merge_key().is_empty() && manifest.as_ref().is_some_and(|manifest| !manifest.key.is_empty());
+    if config.reconcile_frequency != Frequency::NEVER && is_merged && state.is_some_and(|state| state.phase == SyncPhase::Loaded) {
         let answers = [note.reconcile, state.and_then(|state| state.reconciled_at), Some(set)];
         let timetable = Timetable::new(config.reconcile_frequency, None, (id, set));
         judged.add(Job::Reconcile, &timetable, (newest(answers, now).unwrap_or(set), now));
@@ -159,7 +160,7 @@ async fn incremental(context: &SyncContext, table: &TableHandle, all: &[Arc<Tabl
             judged.add(Job::Refresh, &timetable, (newest([note.refresh, looked, Some(set)], now).unwrap_or(set), now));
         }
         RefreshSchedule::AfterSource => {
-            let changed = source_changed(context, table, all).await?.filter(|at| Some(*at) > newest([note.follow, looked], now));
+            let changed = source_changed(context, table, all).await?.filter(|at| Some(*at) > note.follow.max(looked));
             judged.due.extend(changed.map(|at| Due { job: Job::Follow, at }));
         }
     }

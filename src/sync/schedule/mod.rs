@@ -18,7 +18,8 @@ pub use runner::{Outcome, PARALLEL_RUNS, Ran, Scheduler, Tick};
 
 use crate::spec::sync::{Frequency, TimeOfDay};
 
-const MINUTE: i128 = 60_000_000;
+const SECOND: i128 = 1_000_000;
+const MINUTE: i128 = 60 * SECOND;
 const DAY: i128 = 24 * 60 * MINUTE;
 /// Intervals from here on have no place of their own in them: they fire at midnight.
 const LONG: u32 = 7 * 24 * 60;
@@ -39,7 +40,7 @@ impl Timetable {
         let interval = frequency.minutes().map(|minutes| i128::from(minutes) * MINUTE);
         let (offset, not_before) = match (time_of_day, frequency.minutes()) {
             (Some(time), _) => {
-                let time = i128::from(time.minutes()) * MINUTE;
+                let time = i128::from(time.seconds()) * SECOND;
                 (time, since - since.rem_euclid(DAY) + time)
             }
             (None, Some(minutes)) if minutes < LONG => (jitter(seed, i128::from(minutes) * MINUTE), since),
@@ -110,9 +111,8 @@ mod tests {
         let six = table("6hour", Some("15:00"), "2026-01-01T00:00:00Z");
         let expected = ["2026-01-02T03:00:00", "2026-01-02T09:00:00", "2026-01-02T15:00:00", "2026-01-02T21:00:00", "2026-01-03T03:00:00"];
         assert_eq!(firings(&six, "2026-01-02T00:00:00Z", 5), expected);
-        // Seconds of the time of day are left out.
         let hour = table("1hour", Some("00:07:59"), "2026-01-01T00:00:00Z");
-        assert_eq!(firings(&hour, "2026-01-01T10:07:00Z", 2), ["2026-01-01T11:07:00", "2026-01-01T12:07:00"]);
+        assert_eq!(firings(&hour, "2026-01-01T10:07:59Z", 2), ["2026-01-01T11:07:59", "2026-01-01T12:07:59"]);
         // 1970-01-01 was a Thursday.
         let week = table("7day", Some("03:00"), "2026-01-01T00:00:00Z");
         assert_eq!(firings(&week, "2026-02-26T03:00:00Z", 2), ["2026-03-05T03:00:00", "2026-03-12T03:00:00"]);
