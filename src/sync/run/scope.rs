@@ -155,10 +155,11 @@ fn earlier(value: ScalarValue, seconds: u32) -> ScalarValue {
 }
 
 fn null_cursor(table: &TableHandle, column: &str, count: u64) -> Error {
+    let rows = if count == 1 { "row" } else { "rows" };
     Error::new(
         ErrorCode::NullCursor,
         format!(
-            "synced table {:?}: the cursor column {column:?} is null in {count} row(s). Nothing was published. Remedy: \
+            "synced table {:?}: the cursor column {column:?} is null in {count} {rows}. Nothing was published. Remedy: \
              ALTER SYNCED TABLE {} SET (incremental_field_null_policy = 'exclude') leaves them out and counts them; or fill the column",
             table.name(),
             table.sql_name()
