@@ -7,7 +7,7 @@ use datafusion::execution::SessionState;
 
 use super::execute::{context, synced_table};
 use super::rows;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, Result};
 use crate::run::all_summaries;
 use crate::spec::RunId;
 use crate::spec::sync::{SyncPhase, SyncSource};
@@ -152,16 +152,6 @@ async fn check(context: &SyncContext, connection: &str) -> Result<Vec<RecordBatc
 async fn incremental_fields(context: &SyncContext, table: &TableHandle) -> Result<Vec<RecordBatch>> {
     let standing = standing(table).await?;
     let config = &standing.config.config;
-    let found = context.connector(&config.source).await?.discover(Some(&config.source.table)).await?.pop();
-    let found = found.ok_or_else(|| {
-        Error::new(
-            ErrorCode::SourceNotFound,
-            format!(
-                "synced table {:?}: its source {:?} does not exist any more. Remedy: create it again",
-                table.name(),
-                config.source.display()
-            ),
-        )
-    })?;
+    let found = ops::source_table(context, table, config).await?;
     rows::fields(table.name(), config, &found)
 }

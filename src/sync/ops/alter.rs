@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::connection::source_table;
 use crate::error::{Error, ErrorCode, Result};
 use crate::spec::sync::{KnownColumn, SyncConfig, SyncPhase};
 use crate::spec::{OPTIONS, OptionSpec, Options};
@@ -154,8 +155,7 @@ async fn judge(context: &SyncContext, table: &TableHandle, request: &AlterReques
     validate_schedule(table.name(), &new)?;
     let mut columns = current.columns.clone();
     if !schedule_only || request.changes.names("should_sync") && new.sync_type.is_none() {
-        let connector = context.connector(&new.source).await?;
-        let found = connector.discover(Some(&new.source.table)).await?.pop().ok_or_else(|| source_gone(table, &new))?;
+        let found = source_table(context, table, &new).await?;
         columns = found.known_columns();
         complete(&mut new, Some(&current.config), &found, &request.changes);
         validate(table.name(), &new, &found, &request.changes)?;
@@ -207,15 +207,4 @@ fn check_revision(table: &TableHandle, request: &AlterRequest, current: &SavedCo
         )),
         _ => Ok(()),
     }
-}
-
-fn source_gone(table: &TableHandle, config: &SyncConfig) -> Error {
-    Error::new(
-        ErrorCode::SourceNotFound,
-        format!(
-            "synced table {:?}: its source {:?} does not exist any more. Remedy: create it again",
-            table.name(),
-            config.source.display()
-        ),
-    )
 }

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::error::{Error, ErrorCode, Result};
+use crate::spec::sync::SyncConfig;
 use crate::store::ConnectionEntry;
 use crate::sync::SyncContext;
 use crate::sync::connector::SourceTable;
+use crate::table::TableHandle;
 
 /// Stores a connection. It is not tried: a source that is down now may be up when it is needed.
 ///
@@ -48,4 +50,22 @@ pub async fn drop_connection(context: &SyncContext, name: &str, users: &[String]
 pub async fn discover(context: &SyncContext, connection: Option<&str>) -> Result<Vec<SourceTable>> {
     let source = crate::spec::sync::SyncSource { connection: connection.map(str::to_string), table: vec![], session: None };
     context.connector(&source).await?.discover(None).await
+}
+
+/// The table that a synced table reads, as its source describes it now.
+///
+/// # Errors
+/// `SOURCE_NOT_FOUND` when it is gone, and the errors of connecting.
+pub async fn source_table(context: &SyncContext, table: &TableHandle, config: &SyncConfig) -> Result<SourceTable> {
+    let found = context.connector(&config.source).await?.discover(Some(&config.source.table)).await?.pop();
+    found.ok_or_else(|| {
+        Error::new(
+            ErrorCode::SourceNotFound,
+            format!(
+                "synced table {:?}: its source {:?} does not exist any more. Remedy: create it again",
+                table.name(),
+                config.source.display()
+            ),
+        )
+    })
 }

@@ -9,7 +9,7 @@ mod run;
 mod show;
 
 pub use alter::{AlterRequest, Altered, alter, explain_alter};
-pub use connection::{create_connection, discover, drop_connection};
+pub use connection::{create_connection, discover, drop_connection, source_table};
 pub use create::{CreateRequest, create};
 pub use run::{SyncRequest, cancel, delete_data, reconcile, reload, resync};
 pub use show::show_create;

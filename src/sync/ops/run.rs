@@ -35,8 +35,14 @@ impl Default for SyncRequest {
     }
 }
 
-/// One run; `full`: it keeps nothing of the newest version, which may be damaged.
+/// One run; `full`: it keeps nothing of the newest version, which may be damaged. A run that was asked for before is what it
+/// was then, whichever verb names it now: a held resync goes on by the reload that its message names.
 async fn go(context: &SyncContext, table: &Arc<TableHandle>, (ask, full): (Ask, bool), request: SyncRequest) -> (RunResult, bool) {
+    let full = match &request.run {
+        // A record that cannot be read is the admission's to report.
+        Some(run) => table.incarnation().run(run).request().await.ok().flatten().map_or(full, |stored| stored.full),
+        None => full,
+    };
     let work = Arc::new(SyncWork::new(context.clone(), ask, request.trigger));
     let refresh = RefreshRequest { run: request.run, allow_deletes: request.allow_deletes, full, ..RefreshRequest::default() };
     let mut result = run_outside(&context.host, table, refresh, Arc::clone(&work) as _).await;

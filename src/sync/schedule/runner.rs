@@ -227,9 +227,11 @@ async fn run(context: &SyncContext, table: &Arc<TableHandle>, job: Job) -> Resul
 
 /// What came of a run: another process that started one in the same moment makes it a skipped one.
 async fn overtaken(context: &SyncContext, table: &TableHandle, due: Due, result: RunResult) -> Outcome {
-    let is_refused = result.error.as_ref().is_some_and(|error| error.code() == ErrorCode::RunActive);
+    if result.error.as_ref().is_none_or(|error| error.code() != ErrorCode::RunActive) {
+        return Outcome::Ended(Box::new(result));
+    }
     match active_run(table).await {
-        Ok(Some(active)) if is_refused && skip(context, table, due, &active).await.is_ok() => Outcome::Skipped(active),
+        Ok(Some(active)) if skip(context, table, due, &active).await.is_ok() => Outcome::Skipped(active),
         _ => Outcome::Ended(Box::new(result)),
     }
 }
