@@ -102,6 +102,9 @@ impl Proxy {
     }
 }
 
+/// How long a connection that was cut stays half open, unless the client closes it.
+const CLOSING: Duration = Duration::from_millis(500);
+
 async fn forward(client: TcpStream, state: Arc<State>) {
     if state.silent.load(Ordering::SeqCst) {
         return std::future::pending().await; // holds the connection open
@@ -123,6 +126,11 @@ async fn forward(client: TcpStream, state: Arc<State>) {
                 state.reached.store(true, Ordering::SeqCst);
                 if state.holds.load(Ordering::SeqCst) {
                     mended.await;
+                } else {
+                    // What was let through arrives: closing with bytes of the client unread would reset the connection, and a reset
+                    // may overtake them. The client's bytes are still taken meanwhile.
+                    let _ = to_client.shutdown().await;
+                    tokio::time::sleep(CLOSING).await;
                 }
                 return;
             }
